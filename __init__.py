@@ -1,0 +1,44 @@
+"""Multimodal retrieval and grounded answers over your own documents and images, offline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foveate.pipeline.engine import Engine as Engine
+    from foveate.pipeline.engine import open as open
+    from foveate.pipeline.errors import FoveateError as FoveateError
+    from foveate.pipeline.types import Answer as Answer
+    from foveate.pipeline.types import Citation as Citation
+    from foveate.pipeline.types import Hit as Hit
+    from foveate.pipeline.types import Locator as Locator
+    from foveate.pipeline.types import Passage as Passage
+    from foveate.pipeline.types import Source as Source
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Engine": "foveate.pipeline.engine",
+    "open": "foveate.pipeline.engine",
+    "FoveateError": "foveate.pipeline.errors",
+    "Answer": "foveate.pipeline.types",
+    "Citation": "foveate.pipeline.types",
+    "Hit": "foveate.pipeline.types",
+    "Locator": "foveate.pipeline.types",
+    "Passage": "foveate.pipeline.types",
+    "Source": "foveate.pipeline.types",
+}
+
+__all__ = [*sorted(_HOMES), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foveate' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
