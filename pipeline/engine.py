@@ -1,0 +1,383 @@
+"""The engine: one index and the stages around it, top to bottom as the data flows.
+
+ingest -> chunk -> encode -> index                      Engine.add
+query -> parse -> retrieve -> fuse                      Engine.search
+      -> choose evidence -> generate -> cite            Engine.ask
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foveate.pipeline import config as configuration
+from foveate.pipeline import registry
+from foveate.pipeline.errors import FoveateError, IndexNotFound, SpaceMismatch
+from foveate.pipeline.types import AddReport, Answer, Box, FileRecord, Hit, Passage
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from PIL.Image import Image
+
+    from foveate.pipeline.config import Config
+    from foveate.pipeline.protocols import Encoder, Generator, Progress
+
+DEFAULT_NAME = ".foveate"
+ROLES = ("text", "image")
+BUILD_TABLES = ("encoders.text", "encoders.image", "index", "ingest")
+
+
+def open(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    create: bool = False,
+    preset: str | None = None,
+    config: Config | None = None,
+) -> Engine:
+    """Open an index; with create=True make it if it is not there.
+
+    path: the index's folder; None takes FOVEATE_INDEX, else `.foveate` in this folder or the
+    nearest parent. preset: which components a new index uses; an index that exists keeps its own.
+
+    Raises:
+        IndexNotFound: if there is none and create is False.
+        SpaceMismatch: if the configuration asks for encoders that did not build this index.
+    """
+    settings = config if config is not None else configuration.load(preset)
+    place = locate(path, create=create)
+    kind, options = settings.component("index")
+    factory = registry.find("index", kind)
+    if not place.exists():
+        if not create:
+            raise IndexNotFound(
+                f"no index at {os.fspath(place)!r}: make one with `foveate index PATH...`"
+            )
+        encoders = make_encoders(settings)
+        index = factory.create(
+            place, towers=towers(encoders), settings=built_with(settings), **options
+        )
+        return Engine(index, settings, encoders)
+    index = factory.open(place, **options)
+    settings = keep_build(settings, index.settings)
+    return Engine(index, settings, make_encoders(settings))
+
+
+def locate(path: str | os.PathLike[str] | None, *, create: bool = False) -> Path:
+    """Return the absolute path of the index that is meant.
+
+    Raises:
+        IndexNotFound: if none is named and no folder from here upwards holds one.
+    """
+    named = path if path is not None else os.environ.get("FOVEATE_INDEX")
+    if named:
+        return Path(os.path.abspath(os.path.expanduser(os.fspath(named))))
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / DEFAULT_NAME).is_dir():
+            return folder / DEFAULT_NAME
+    if create:
+        return here / DEFAULT_NAME
+    raise IndexNotFound(
+        f"no {DEFAULT_NAME} in {str(here)!r} or a parent: make one with `foveate index PATH...`, "
+        "or name one with --index or FOVEATE_INDEX"
+    )
+
+
+def make_encoders(settings: Config) -> dict[str, Encoder]:
+    """Build each role's encoder; no weights are read yet."""
+    encoders: dict[str, Encoder] = {}
+    for role in ROLES:
+        table = f"encoders.{role}"
+        if settings.get(f"{table}.use") in (None, "none"):
+            continue
+        name, options = settings.component(table)
+        make = registry.find("encoder", name)
+        try:
+            encoders[role] = make(**options)
+        except TypeError as error:
+            raise configuration.ConfigError(f"[{table}] {error}") from error
+    if "text" not in encoders:
+        raise configuration.ConfigError('[encoders.text] needs use = "<registered name>"')
+    return encoders
+
+
+def towers(encoders: Mapping[str, Encoder]) -> dict[str, Any]:
+    """Return what the index must remember of each encoder."""
+    from foveate.index.towers import Tower
+
+    return {role: Tower(role, e.tower, e.space, e.dim) for role, e in encoders.items()}
+
+
+def built_with(settings: Config) -> dict[str, Any]:
+    """Return the settings that an index keeps for life."""
+    return {
+        f"{table}.{key}": value
+        for table in BUILD_TABLES
+        for key, value in settings.table(table).items()
+    }
+
+
+def keep_build(settings: Config, stored: Mapping[str, Any]) -> Config:
+    """Put an index's own encoders in force.
+
+    Raises:
+        SpaceMismatch: if a file, variable or option asks for others.
+    """
+    for role in ROLES:
+        key = f"encoders.{role}.use"
+        asked, origin, built = settings.get(key), settings.origin(key), stored.get(key)
+        chosen = origin is not None and not origin.startswith("preset ")
+        if chosen and asked != built:
+            raise SpaceMismatch(
+                f"the index was built with {role} encoder {built!r}, but {origin} asks for "
+                f"{asked!r}: drop that setting, or build a new index with it"
+            )
+    kept = {k: v for k, v in stored.items() if k.startswith("encoders.")}
+    return settings.override(kept, "index")
+
+
+class Engine:
+    """An index that can be added to, searched and asked. Safe to share between threads."""
+
+    def __init__(self, index: Any, config: Config, encoders: Mapping[str, Encoder]) -> None:
+        from foveate.pipeline.search import SearchOptions
+
+        self.index = index
+        self.config = config
+        self.encoders = dict(encoders)
+        self._search_options = configuration.make(SearchOptions, config.table("search"), "search")
+        self._generator: Generator | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        return Path(self.index.path)
+
+    def add(
+        self,
+        *paths: str | os.PathLike[str],
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        prune: bool = False,
+        dry_run: bool = False,
+        refresh: bool = False,
+        progress: bool | Progress = False,
+        timeout_s: float = 0.0,
+    ) -> AddReport:
+        """Index files and folders; what is unchanged is skipped.
+
+        include, exclude: globs. prune: remove files that are gone from below the paths. dry_run:
+        only say what would be done. refresh: read again what is unchanged. progress: True draws
+        bars on a terminal; a callable gets (stage, done, total). timeout_s: how long to wait for
+        another writer.
+
+        Raises:
+            IndexLocked: if another process is writing.
+            FoveateError: for a path that is not there.
+        """
+        from foveate.pipeline import update
+        from foveate.pipeline.ingest.options import IngestOptions
+
+        if dry_run:
+            return update.plan(self.index, paths, include=include, exclude=exclude, prune=prune)
+        ingest = IngestOptions.from_table(self.config.table("ingest"))
+        with contextual_progress(progress) as report, self.index.writer(timeout_s) as writer:
+            self._check_towers()
+            job = update.Update(writer, self.encoders, ingest, progress=report, refresh=refresh)
+            return job.run(paths, include=include, exclude=exclude, prune=prune)
+
+    def search(
+        self,
+        text: str | None = None,
+        *,
+        image: Image | str | os.PathLike[str] | None = None,
+        k: int = 10,
+        where: str | None = None,
+        modality: str | Sequence[str] | None = None,
+        mode: str = "hybrid",
+        group: str | None = None,
+        collapse: bool = True,
+    ) -> list[Hit]:
+        """Find passages and pictures by words, by a picture, or by both.
+
+        where: a filter, e.g. "type = 'pdf' and year >= 2020". modality: one or several of text,
+        table, image, page. mode: 'hybrid', 'dense' or 'words'. group: 'source' gives each source's
+        best passage only. collapse: fold near-duplicates.
+
+        Returns:
+            At most k hits, best first.
+
+        Raises:
+            QueryError: for an empty query, a k below 1 or a filter that cannot be read.
+        """
+        from foveate.pipeline import query as queries
+        from foveate.pipeline import search
+
+        asked = queries.parse(
+            text,
+            image=image,
+            k=k,
+            where=where,
+            modality=modality,
+            mode=mode,
+            group=group,
+            collapse=collapse,
+        )
+        return search.search(self.index, self.encoders, asked, self._search_options)
+
+    def ask(
+        self,
+        text: str,
+        *,
+        k: int | None = None,
+        where: str | None = None,
+        extractive: bool | None = None,
+    ) -> Answer:
+        """Answer from what is indexed; every sentence carries a citation, or it says it can't.
+
+        k: passages that are considered. extractive: True answers with verbatim sentences, False
+        writes with the reader, None does what the configuration says.
+
+        Raises:
+            QueryError: for an empty question or a filter that cannot be read.
+        """
+        from foveate.pipeline import answer
+
+        options, generator = self._answering(extractive)
+        hits = self.search(text, k=k or options.candidates, where=where)
+        return answer.answer(
+            text,
+            hits,
+            texts=self.text,
+            encoder=self.encoders["text"],
+            generator=generator,
+            options=options,
+            boxes=self.boxes,
+        )
+
+    def show(self, hit: str | int) -> Passage:
+        """Return the passage with this id or label ('3f2a90c1d4e5:7').
+
+        Raises:
+            QueryError: if there is none.
+        """
+        found: Passage = self.index.find(str(hit))
+        return found
+
+    def text(self, source_id: str) -> str:
+        """Return a source's canonical text; every span counts code points of it."""
+        found: str = self.index.source_text(source_id)
+        return found
+
+    def boxes(self, source_id: str, span: tuple[int, int]) -> list[tuple[int, Box]]:
+        """Return (page, box) for each line of a span of a PDF or a picture's OCR text."""
+        from foveate.pipeline.ingest.words import line_boxes
+
+        words = self.index.word_boxes(source_id)
+        return [] if words is None else line_boxes(words, span)
+
+    def image(self, passage: Passage) -> Image:
+        """Return the picture or the rendered page behind a passage, upright.
+
+        Raises:
+            FoveateError: if its file is gone or the passage has neither page nor picture.
+        """
+        from foveate.pipeline.ingest.render import render
+
+        for uri in passage.source.uris:
+            if os.path.exists(uri):
+                return render(uri, passage)
+        raise FoveateError(f"the file behind {passage.label} is gone: {passage.source.uri!r}")
+
+    def status(self) -> dict[str, Any]:
+        """Return counts, sizes on disk, vector kinds and their recall; JSON-able."""
+        found: dict[str, Any] = self.index.status()
+        return found
+
+    def files(self, state: str | None = None) -> Iterator[FileRecord]:
+        """Yield every file that was ever seen, with its state and the reason for it."""
+        found: Iterator[FileRecord] = self.index.files(state)
+        return found
+
+    def remove(self, *targets: str | os.PathLike[str]) -> int:
+        """Remove files, folders or sources (a label or id) from the index, not from the disk.
+
+        Returns:
+            The number of files removed.
+
+        Raises:
+            FoveateError: if a target is not in the index.
+        """
+        from foveate.pipeline import update
+
+        with self.index.writer() as writer:
+            return sum(update.remove(writer, self.index, target) for target in targets)
+
+    def check(self) -> dict[str, Any]:
+        """Compare the index with itself: integrity, and recall against an exact search."""
+        found: dict[str, Any] = self.index.check()
+        return found
+
+    def compact(self) -> None:
+        """Rewrite the index without what was removed; its bytes are gone from the disk after."""
+        self.index.compact()
+
+    def close(self) -> None:
+        """Close the files; the engine can't be used after."""
+        self.index.close()
+
+    def _check_towers(self) -> None:
+        from foveate.pipeline.search import check_tower
+
+        for role, encoder in self.encoders.items():
+            check_tower(self.index, role, encoder)
+
+    def _answering(self, extractive: bool | None) -> tuple[Any, Generator | None]:
+        """Return the answer's options and the generator, None when it quotes only."""
+        from foveate.pipeline.answer import AnswerOptions
+
+        table = self.config.table("generate")
+        name = table.pop("use", "extractive")
+        if extractive is True:
+            name = "extractive"
+        elif extractive is False and name == "extractive":
+            name = "transformers"
+        import dataclasses
+
+        known = {f.name for f in dataclasses.fields(AnswerOptions)}
+        options = configuration.make(
+            AnswerOptions, {k: v for k, v in table.items() if k in known}, "generate"
+        )
+        if name == "extractive":
+            return options, None
+        with self._lock:
+            if self._generator is None:
+                make = registry.find("generator", name)
+                self._generator = make(**{k: v for k, v in table.items() if k not in known})
+        return options, self._generator
+
+
+def contextual_progress(progress: bool | Progress) -> Any:
+    """Return a context manager that gives a progress callable, or None."""
+    import contextlib
+
+    if progress is True:
+        from foveate.pipeline.terminal import progress_bars
+
+        return progress_bars()
+    return contextlib.nullcontext(progress or None)

@@ -1,0 +1,107 @@
+"""What is asked: words, a picture or both, and which passages may answer."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from foveate.pipeline.errors import QueryError
+from foveate.pipeline.types import MODALITIES, Modality
+
+if TYPE_CHECKING:
+    import os
+
+    from PIL.Image import Image
+
+Mode = Literal["hybrid", "dense", "words"]
+MODES: tuple[Mode, ...] = ("hybrid", "dense", "words")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """A checked question. text is stripped and free of control characters; '' with a picture only.
+
+    group: 'source' keeps the best passage of each source. collapse: fold near-duplicates into the
+    best of them.
+    """
+
+    text: str
+    image: Image | None
+    k: int
+    where: str | None
+    modalities: frozenset[Modality]
+    mode: Mode
+    group: Literal["source"] | None
+    collapse: bool
+
+
+def parse(
+    text: str | None = None,
+    *,
+    image: Image | str | os.PathLike[str] | None = None,
+    k: int = 10,
+    where: str | None = None,
+    modality: str | Sequence[str] | None = None,
+    mode: str = "hybrid",
+    group: str | None = None,
+    collapse: bool = True,
+) -> Query:
+    """Check what a person asked.
+
+    Raises:
+        QueryError: for an empty query, k < 1, an unknown mode, modality or group, or a picture
+            that cannot be opened.
+    """
+    words = _tidy(text or "")
+    picture = None if image is None else _open(image)
+    if not words and picture is None:
+        raise QueryError("the query is empty: give some words, a picture, or both")
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise QueryError(f"k must be a whole number of at least 1, got {k!r}")
+    if mode not in MODES:
+        raise QueryError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode == "words" and not words:
+        raise QueryError("mode 'words' needs some words: a picture alone has none")
+    if group not in (None, "source"):
+        raise QueryError(f"group must be 'source' or None, got {group!r}")
+    return Query(
+        text=words,
+        image=picture,
+        k=k,
+        where=where if where and where.strip() else None,
+        modalities=_modalities(modality),
+        mode=mode,
+        group="source" if group else None,
+        collapse=collapse,
+    )
+
+
+def _tidy(text: str) -> str:
+    kept = (" " if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
+    return " ".join("".join(kept).split())
+
+
+def _modalities(modality: str | Sequence[str] | None) -> frozenset[Modality]:
+    if modality is None:
+        return frozenset(MODALITIES)
+    asked = [modality] if isinstance(modality, str) else list(modality)
+    for name in asked:
+        if name not in MODALITIES:
+            raise QueryError(f"modality must be one of {', '.join(MODALITIES)}, got {name!r}")
+    return frozenset(name for name in MODALITIES if name in asked)
+
+
+def _open(image: Image | str | os.PathLike[str]) -> Image:
+    from PIL import Image as Pillow
+
+    if isinstance(image, Pillow.Image):
+        return image.convert("RGB")
+    from foveate.pipeline.errors import LoadError
+    from foveate.pipeline.ingest.image import open_picture
+
+    try:
+        return open_picture(image)
+    except (OSError, LoadError) as error:
+        raise QueryError(f"cannot read the picture {str(image)!r}: {error}") from error

@@ -1,0 +1,286 @@
+"""From a query to hits: candidates of every kind, fused by rank, collapsed and cut to k."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from foveate.pipeline.errors import SpaceMismatch
+from foveate.pipeline.types import Hit, Passage
+
+if TYPE_CHECKING:
+    from foveate.pipeline.protocols import Encoder
+    from foveate.pipeline.query import Query
+    from foveate.pipeline.types import Floats
+
+TEXTS = frozenset({"text", "table"})
+PICTURES = frozenset({"image", "page"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """The `[search]` table.
+
+    depth: candidates taken from each list. fusion: 'rrf' adds 1 / (rank_constant + rank)
+    (Cormack, Clarke and Buettcher, SIGIR 2009); 'score' adds each list's scores after they are
+    scaled to a mean of 0 and a deviation of 1 over its candidates. dense_weight: the share of the
+    dense list against the words list. picture_weight: the share of pictures against texts.
+    picture_text_weight: of the words, when a picture and words are asked together.
+    same_text, same_picture: cosine from which two hits are near-duplicates.
+    """
+
+    depth: int = 200
+    fusion: Literal["rrf", "score"] = "score"
+    rank_constant: int = 60
+    dense_weight: float = 0.5
+    picture_weight: float = 0.5
+    picture_text_weight: float = 0.5
+    same_text: float = 0.98
+    same_picture: float = 0.995
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Ranked lists by stage, and what was fused from them.
+
+    lists: {stage: {passage id: that stage's score}}, each in descending order.
+    """
+
+    lists: dict[str, dict[int, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def put(self, stage: str, scores: Any, ids: Any) -> None:
+        self.lists[stage] = {
+            int(i): float(s) for s, i in zip(scores, ids, strict=True) if int(i) >= 0
+        }
+
+
+def search(
+    index: Any, encoders: Mapping[str, Encoder], query: Query, options: SearchOptions
+) -> list[Hit]:
+    """Return at most k hits, best first; fewer when fewer match.
+
+    Raises:
+        QueryError: for a filter that cannot be read.
+        SpaceMismatch: if an encoder is not the one that the index was built with.
+    """
+    depth = max(options.depth, 4 * query.k)
+    while True:
+        found = retrieve(index, encoders, query, depth)
+        fused = fuse(found.lists, options)
+        hits = select(index, query, fused, found, options)
+        exhausted = all(len(some) < depth for some in found.lists.values())
+        if len(hits) >= query.k or exhausted:
+            return hits[: query.k]
+        depth *= 4
+
+
+def retrieve(index: Any, encoders: Mapping[str, Encoder], query: Query, depth: int) -> Candidates:
+    """Ask every list that the query and the wanted modalities allow for its best candidates."""
+    found = Candidates()
+    for role, encoder in encoders.items():
+        check_tower(index, role, encoder)
+    text, image = encoders["text"], encoders.get("image")
+    texts, pictures = query.modalities & TEXTS, query.modalities & PICTURES
+
+    def dense(stage: str, role: str, vectors: Floats, modalities: frozenset[str]) -> None:
+        started = time.perf_counter()
+        scores, ids = index.search_vectors(
+            role, vectors, depth, where=query.where, modalities=modalities
+        )
+        found.put(stage, scores[0], ids[0])
+        found.seconds[stage] = time.perf_counter() - started
+
+    if query.text and query.mode != "dense":
+        started = time.perf_counter()
+        scores, ids = index.search_words(
+            query.text, depth, where=query.where, modalities=query.modalities
+        )
+        found.put("words", scores, ids)
+        found.seconds["words"] = time.perf_counter() - started
+    if query.mode == "words":
+        return found
+    if query.text and texts and query.image is None:
+        dense("dense", "text", text.encode_queries([query.text]), texts)
+    if image is not None and pictures:
+        dense("picture", "image", picture_vector(image, query), pictures)
+    if query.image is not None and image is not None and texts and image.space == text.space:
+        dense("dense", "text", picture_vector(image, query), texts)
+    return found
+
+
+def picture_vector(encoder: Encoder, query: Query, text_weight: float = 0.5) -> Floats:
+    """Return (1, d) float32: the words', the picture's, or their weighted sum, L2-normalised."""
+    import numpy as np
+
+    if query.image is None:
+        return encoder.encode_queries([query.text])
+    picture = encoder.encode_queries([query.image])
+    if not query.text:
+        return picture
+    words = encoder.encode_queries([query.text])
+    mixed = (1 - text_weight) * picture + text_weight * words
+    mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
+    return mixed.astype(np.float32)
+
+
+def fuse(lists: Mapping[str, Mapping[int, float]], options: SearchOptions) -> dict[int, float]:
+    """Return {passage id: fused score in 0..1}, best first, ties by id.
+
+    Texts are fused from their dense and their words list; pictures from theirs and the words list
+    where they hold words; the two are then fused by rank, since cosines of two kinds do not
+    compare.
+    """
+    texts = {k: v for k, v in lists.items() if k in ("dense", "words")}
+    pictures = lists.get("picture", {})
+    weights = {"dense": options.dense_weight, "words": 1 - options.dense_weight}
+    mix = scores_mixed if options.fusion == "score" else ranks_mixed
+    fused = mix(texts, weights, options.rank_constant)
+    if not pictures:
+        return fused
+    if not texts:
+        return ranked(ranks_mixed({"picture": pictures}, {"picture": 1.0}, options.rank_constant))
+    w = options.picture_weight
+    both = {"texts": fused, "pictures": dict(pictures)}
+    return ranks_mixed(both, {"texts": 1 - w, "pictures": w}, options.rank_constant)
+
+
+def ranked(scores: Mapping[int, float]) -> dict[int, float]:
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))
+
+
+def ranks_mixed(
+    lists: Mapping[str, Mapping[int, float]], weights: Mapping[str, float], constant: int
+) -> dict[int, float]:
+    """Reciprocal rank fusion, divided by its largest possible value: first in every list is 1."""
+    total = sum(weights[name] for name in lists) / (constant + 1)
+    fused: dict[int, float] = {}
+    for name, scores in lists.items():
+        for rank, passage_id in enumerate(scores, start=1):
+            fused[passage_id] = fused.get(passage_id, 0.0) + weights[name] / (constant + rank)
+    return ranked({i: s / total for i, s in fused.items()}) if total > 0 else ranked(fused)
+
+
+def scores_mixed(
+    lists: Mapping[str, Mapping[int, float]], weights: Mapping[str, float], constant: int
+) -> dict[int, float]:
+    """Add standardised scores; a passage that a list lacks gets that list's lowest score.
+
+    The sum is mapped to 0..1 by the logistic function.
+    """
+    import math
+    import statistics
+
+    standard: dict[str, tuple[Mapping[int, float], float, float, float]] = {}
+    for name, scores in lists.items():
+        values = list(scores.values())
+        if values:
+            spread = statistics.pstdev(values) or 1.0
+            standard[name] = (scores, statistics.fmean(values), spread, min(values))
+    fused = {}
+    for passage_id in {i for scores in lists.values() for i in scores}:
+        total = sum(
+            weights[name] * (scores.get(passage_id, low) - mean) / spread
+            for name, (scores, mean, spread, low) in standard.items()
+        )
+        fused[passage_id] = 1 / (1 + math.exp(-total))
+    return ranked(fused)
+
+
+def select(
+    index: Any,
+    query: Query,
+    fused: Mapping[int, float],
+    found: Candidates,
+    options: SearchOptions,
+) -> list[Hit]:
+    """Walk down the fused list, folding duplicates and grouping, until k hits stand."""
+    ranks = {
+        stage: {i: r for r, i in enumerate(scores, start=1)}
+        for stage, scores in found.lists.items()
+    }
+    hits: list[Hit] = []
+    sources: set[str] = set()
+    order = list(fused)
+    step = max(2 * query.k, 20)
+    for start in range(0, len(order), step):
+        ids = order[start : start + step]
+        passages = index.passages(ids)
+        for passage in passages:
+            if query.group and passage.source.id in sources:
+                continue
+            sources.add(passage.source.id)
+            hits.append(
+                Hit(
+                    passage,
+                    fused[passage.id],
+                    {
+                        s: scores[passage.id]
+                        for s, scores in found.lists.items()
+                        if passage.id in scores
+                    },
+                    {s: r[passage.id] for s, r in ranks.items() if passage.id in r},
+                )
+            )
+        if query.collapse:
+            hits = collapse(index, hits, options)
+        if len(hits) >= query.k:
+            break
+    return hits
+
+
+def collapse(index: Any, hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
+    """Fold each hit into a better one that says the same; `duplicates` names the folded ids."""
+    import numpy as np
+
+    kept: list[Hit] = []
+    folded: dict[int, list[int]] = {}
+    groups = [("text", TEXTS, options.same_text), ("image", PICTURES, options.same_picture)]
+    twin_of: dict[int, int] = {}
+    for role, modalities, limit in groups:
+        some = [h for h in hits if h.passage.modality in modalities]
+        if len(some) < 2 or role not in index.towers:
+            continue
+        vectors = np.nan_to_num(index.vectors([h.passage.id for h in some], role))
+        cosines = vectors @ vectors.T
+        words = [_same_words(h.passage) for h in some]
+        for j in range(1, len(some)):
+            for i in range(j):
+                if some[i].passage.id in twin_of:
+                    continue
+                same_words = bool(words[i]) and words[i] == words[j] and role == "text"
+                if same_words or cosines[i, j] >= limit:
+                    twin_of[some[j].passage.id] = some[i].passage.id
+                    break
+    for hit in hits:
+        twin = twin_of.get(hit.passage.id)
+        if twin is None:
+            kept.append(hit)
+        else:
+            folded.setdefault(twin, []).extend([hit.passage.id, *hit.duplicates])
+    return [
+        Hit(h.passage, h.score, h.scores, h.ranks, (*h.duplicates, *folded[h.passage.id]))
+        if h.passage.id in folded
+        else h
+        for h in kept
+    ]
+
+
+def _same_words(passage: Passage) -> str:
+    return " ".join(passage.text.casefold().split())
+
+
+def check_tower(index: Any, role: str, encoder: Encoder) -> None:
+    """Compare the tower an index was built with and the one at hand.
+
+    Raises:
+        SpaceMismatch: naming both.
+    """
+    stored = index.towers.get(role)
+    if stored is not None and stored.tower != encoder.tower:
+        raise SpaceMismatch(
+            f"the index was built with {role} tower {stored.tower!r}, but {encoder.tower!r} is "
+            "configured: use the former, or build a new index with the latter"
+        )
