@@ -37,11 +37,14 @@ def open(
     create: bool = False,
     preset: str | None = None,
     config: Config | None = None,
+    encoders: Mapping[str, Encoder] | None = None,
 ) -> Engine:
     """Open an index; with create=True make it if it is not there.
 
     path: the index's folder; None takes FOVEATE_INDEX, else `.foveate` in this folder or the
     nearest parent. preset: which components a new index uses; an index that exists keeps its own.
+    encoders: your own objects by role ('text', 'image') in the place of the configured ones; give
+    the same ones each time the index is opened.
 
     Raises:
         IndexNotFound: if there is none and create is False.
@@ -56,14 +59,16 @@ def open(
             raise IndexNotFound(
                 f"no index at {os.fspath(place)!r}: make one with `foveate index PATH...`"
             )
-        encoders = make_encoders(settings)
+        chosen = make_encoders(settings) if encoders is None else encoders
         index = factory.create(
-            place, towers=towers(encoders), settings=built_with(settings), **options
+            place, towers=towers(chosen), settings=built_with(settings), **options
         )
-        return Engine(index, settings, encoders)
+        return Engine(index, settings, chosen)
     index = factory.open(place, **options)
-    settings = keep_build(settings, index.settings)
-    return Engine(index, settings, make_encoders(settings))
+    if encoders is None:
+        settings = keep_build(settings, index.settings)
+        encoders = make_encoders(settings)
+    return Engine(index, settings, encoders)
 
 
 def locate(path: str | os.PathLike[str] | None, *, create: bool = False) -> Path:

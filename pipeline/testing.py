@@ -1,9 +1,11 @@
-"""Contracts that every implementation's test subclasses. Needs pytest."""
+"""Contracts that every implementation's test subclasses, and light stand-ins. Needs pytest."""
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import pytest
 from foveate.pipeline.protocols import Encoder
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from foveate.pipeline.types import Floats
 
 TEXTS: tuple[str, ...] = (
@@ -159,3 +163,43 @@ class EncoderContract:
                 assert len(spans)
                 covered = "".join(text[a:b] for a, b in spans.tolist())
                 assert set("".join(text.split())) & set(covered)
+
+
+class HashedWords:
+    """A text encoder without weights: signed feature hashing of words (Weinberger et al., 2009).
+
+    Deterministic, light to start, and near where words are shared: what a test of everything
+    around an encoder needs. n_encoded counts the texts that were encoded for storage.
+    """
+
+    reads = frozenset({"text"})
+    window_tokens = 256
+
+    def __init__(self, dim: int = 64, name: str = "hashed-words") -> None:
+        self.dim = dim
+        self.space = f"{name}/{dim}"
+        self.tower = f"{name}/{dim}|crc32"
+        self.n_encoded = 0
+
+    def encode(
+        self, inputs: Sequence[Any], *, progress: Callable[[int], None] | None = None
+    ) -> Floats:
+        self.n_encoded += len(inputs)
+        if progress is not None:
+            progress(len(inputs))
+        return self.encode_queries(inputs)
+
+    def encode_queries(self, queries: Sequence[Any]) -> Floats:
+        vectors = np.zeros((len(queries), self.dim), dtype=np.float32)
+        for row, text in enumerate(queries):
+            for word in ["", *re.findall(r"\w+", text.casefold())]:
+                code = zlib.crc32(word.encode("utf-8", "surrogatepass"))
+                vectors[row, code % self.dim] += 1 if code & 1 << 20 else -1
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors[norms[:, 0] == 0, 0] = 1
+        vectors /= np.maximum(norms, 1e-6) * (norms > 0) + (norms == 0)
+        return vectors
+
+    def token_spans(self, text: str) -> NDArray[np.int32]:
+        spans = [m.span() for m in re.finditer(r"\w+|[^\w\s]", text)]
+        return np.asarray(spans, dtype=np.int32).reshape(-1, 2)

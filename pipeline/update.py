@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from foveate.pipeline.protocols import Encoder, Progress
     from foveate.pipeline.types import FileState
 
+LABEL = re.compile(r"[0-9a-f]{12}:\d+|\d+")
 GROUP_PASSAGES = 1024
 GROUP_BYTES = 64 << 20
 GROUP_SECONDS = 20.0
@@ -370,3 +372,30 @@ def _slice(
 
     low, high = np.searchsorted(rows, [start, end])
     return rows[low:high] - start, array[low:high]
+
+
+def remove(writer: Any, index: Any, target: str | os.PathLike[str]) -> int:
+    """Take a file, everything below a folder, or the files of a labelled source out of the index.
+
+    Returns:
+        The number of files removed.
+
+    Raises:
+        FoveateError: if the target is not in the index, or is one record of a larger file.
+    """
+    name = os.fsdecode(target)
+    place = os.path.abspath(os.path.expanduser(name))
+    paths = [record.path for record in writer.files_under(place)]
+    if not paths and LABEL.fullmatch(name):
+        passage = index.find(name)
+        if passage.locator.row is not None:
+            raise FoveateError(
+                f"{name!r} is a record of {passage.source.uri!r}: remove it from that file and "
+                "index the file again"
+            )
+        paths = list(passage.source.uris)
+    if not paths:
+        raise FoveateError(f"{name!r} is not in the index: see `foveate status --files`")
+    for path in paths:
+        writer.remove(path)
+    return len(paths)
