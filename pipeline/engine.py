@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import config as configuration
 from foveate.pipeline import registry
-from foveate.pipeline.errors import FoveateError, IndexNotFound, SpaceMismatch
+from foveate.pipeline.errors import ConfigError, FoveateError, IndexNotFound, SpaceMismatch
 from foveate.pipeline.types import AddReport, Answer, Box, FileRecord, Hit, Passage
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def make_encoders(settings: Config) -> dict[str, Encoder]:
         try:
             encoders[role] = make(**options)
         except TypeError as error:
-            raise configuration.ConfigError(f"[{table}] {error}") from error
+            raise ConfigError(f"[{table}] {error}") from error
     if "text" not in encoders:
-        raise configuration.ConfigError('[encoders.text] needs use = "<registered name>"')
+        raise ConfigError('[encoders.text] needs use = "<registered name>"')
     return encoders
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -233,39 +234,44 @@ def select(
 
 def collapse(index: Any, hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
     """Fold each hit into a better one that says the same; `duplicates` names the folded ids."""
+    twins: dict[int, int] = {}
+    for role, modalities, limit in (
+        ("text", TEXTS, options.same_text),
+        ("image", PICTURES, options.same_picture),
+    ):
+        some = [h.passage for h in hits if h.passage.modality in modalities]
+        if len(some) > 1 and role in index.towers:
+            twins |= _twins(some, index.vectors([p.id for p in some], role), limit)
+    folded: dict[int, list[int]] = {}
+    for hit in hits:
+        if hit.passage.id in twins:
+            folded.setdefault(twins[hit.passage.id], []).extend([hit.passage.id, *hit.duplicates])
+    return [
+        dataclasses.replace(h, duplicates=(*h.duplicates, *folded.get(h.passage.id, ())))
+        for h in hits
+        if h.passage.id not in twins
+    ]
+
+
+def _twins(passages: Sequence[Passage], vectors: Floats, limit: float) -> dict[int, int]:
+    """Return {id of a passage: id of the first one that it repeats}."""
     import numpy as np
 
-    kept: list[Hit] = []
-    folded: dict[int, list[int]] = {}
-    groups = [("text", TEXTS, options.same_text), ("image", PICTURES, options.same_picture)]
-    twin_of: dict[int, int] = {}
-    for role, modalities, limit in groups:
-        some = [h for h in hits if h.passage.modality in modalities]
-        if len(some) < 2 or role not in index.towers:
-            continue
-        vectors = np.nan_to_num(index.vectors([h.passage.id for h in some], role))
-        cosines = vectors @ vectors.T
-        words = [_same_words(h.passage) for h in some]
-        for j in range(1, len(some)):
-            for i in range(j):
-                if some[i].passage.id in twin_of:
-                    continue
-                same_words = bool(words[i]) and words[i] == words[j] and role == "text"
-                if same_words or cosines[i, j] >= limit:
-                    twin_of[some[j].passage.id] = some[i].passage.id
-                    break
-    for hit in hits:
-        twin = twin_of.get(hit.passage.id)
-        if twin is None:
-            kept.append(hit)
+    clean = np.nan_to_num(vectors)
+    alike = clean @ clean.T >= limit
+    words = [_same_words(passage) for passage in passages]
+    twins: dict[int, int] = {}
+    first: dict[str, int] = {}
+    for j, passage in enumerate(passages):
+        same = first.get(words[j]) if passage.modality in TEXTS else None
+        near = [i for i in np.flatnonzero(alike[j, :j]) if passages[i].id not in twins]
+        if same is not None:
+            near.append(same)
+        if near:
+            twins[passage.id] = passages[min(near)].id
         else:
-            folded.setdefault(twin, []).extend([hit.passage.id, *hit.duplicates])
-    return [
-        Hit(h.passage, h.score, h.scores, h.ranks, (*h.duplicates, *folded[h.passage.id]))
-        if h.passage.id in folded
-        else h
-        for h in kept
-    ]
+            first.setdefault(words[j], j)
+    return twins
 
 
 def _same_words(passage: Passage) -> str:

@@ -350,11 +350,14 @@ def digest_of(path: str) -> str:
     Raises:
         LoadError: if it cannot be read.
     """
+    digest = hashlib.sha256()
     with options.open_regular(path) as handle:
         try:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+            while piece := handle.read(1 << 20):
+                digest.update(piece)
         except OSError as error:
             raise LoadError(f"cannot read the file: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 def key_of(draft: Draft) -> str:
