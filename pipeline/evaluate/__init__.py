@@ -1,0 +1,1 @@
+"""Measure retrieval and answers: data sets, measures, diagnoses, benchmarks and their report."""
