@@ -24,11 +24,17 @@ class Encoder(Protocol):
     dimension); it stands in the index and a query from another space is refused.
     """
 
-    space: str
-    tower: str
-    dim: int
-    reads: frozenset[str]  # "text", "image": what `encode` takes
-    window_tokens: int | None
+    # read only, so that what needs the weights may be found out on first use
+    @property
+    def space(self) -> str: ...
+    @property
+    def tower(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def reads(self) -> frozenset[str]: ...  # "text", "image": what `encode` takes
+    @property
+    def window_tokens(self) -> int | None: ...
 
     def encode(
         self, inputs: Sequence[Input], *, progress: Callable[[int], None] | None = None

@@ -1,0 +1,274 @@
+"""The forward pass of a BERT-type encoder over packed sequences, without padding.
+
+All tokens of a batch lie in one (t, d) matrix for every linear layer; attention runs by groups of
+sequences of one length. Identities used to save passes over memory, exact but for rounding:
+
+- softmax(q (k + c)^T) = softmax(q k^T), so the key bias is dropped;
+- rows of a softmax sum to 1, so the value bias b_v moves behind the output layer as b_v W_o;
+- each residual addition's bias is kept inside the preceding LayerNorm's bias, and taken back in
+  the bias of the layer that reads it, so `x += f W` is one matrix product.
+
+Devlin et al. 2019, arXiv:1810.04805; Wang et al. 2020, arXiv:2002.10957 (MiniLM).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from foveate.pipeline.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from foveate.pipeline.types import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What config.json says of a BERT-type model."""
+
+    dim: int
+    n_heads: int
+    n_layers: int
+    n_positions: int
+    epsilon: float
+    activation: str
+
+    @classmethod
+    def read(cls, path: Path) -> Shape:
+        """Read a config.json.
+
+        Raises:
+            ModelError: if it is not a BERT encoder with absolute positions and GELU.
+        """
+        try:
+            config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if config.get("model_type", "bert") != "bert":
+                raise ModelError(
+                    f"expected model_type 'bert' in {str(path)!r}, got {config['model_type']!r}: "
+                    "use the encoder 'sentence-transformers'"
+                )
+            shape = cls(
+                dim=config["hidden_size"],
+                n_heads=config["num_attention_heads"],
+                n_layers=config["num_hidden_layers"],
+                n_positions=config["max_position_embeddings"],
+                epsilon=config.get("layer_norm_eps", 1e-12),
+                activation=config.get("hidden_act", "gelu"),
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"cannot read the model's {str(path)!r}: {error!r}") from error
+        if config.get("position_embedding_type", "absolute") != "absolute":
+            raise ModelError(f"expected absolute positions in {str(path)!r}")
+        if shape.activation not in ("gelu", "gelu_new", "gelu_pytorch_tanh"):
+            raise ModelError(f"expected hidden_act 'gelu', got {shape.activation!r}")
+        return shape
+
+
+@dataclass(slots=True, eq=False)
+class Layer:
+    """Weights of one layer, (inputs, outputs) each, biases folded as the module says."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    out: Tensor
+    norm: tuple[Tensor, Tensor]
+    up: Tensor
+    up_bias: Tensor
+    down: Tensor
+    last_norm: tuple[Tensor, Tensor]
+
+
+class Bert:
+    """Weights and forward pass. Thread-safe: nothing is written after the constructor."""
+
+    def __init__(
+        self, weights: Path, shape: Shape, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        import torch
+
+        self.shape, self.device, self.dtype = shape, device, dtype
+        self._approximate = "none" if shape.activation == "gelu" else "tanh"
+        tensors = _read(weights)
+        try:
+            with torch.inference_mode():
+                self._fold(tensors)
+        except KeyError as error:
+            raise ModelError(f"no tensor {error} in {str(weights)!r}") from error
+
+    def _fold(self, tensors: dict[str, Tensor]) -> None:
+        import torch
+
+        def place(tensor: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+            return tensor.to(self.device, dtype).contiguous()
+
+        table = "embeddings."
+        self._words = place(tensors[table + "word_embeddings.weight"])
+        kind = tensors[table + "token_type_embeddings.weight"][0]
+        self._positions = place(tensors[table + "position_embeddings.weight"] + kind)
+        norm = _pair(tensors, table + "LayerNorm")
+        self._layers: list[Layer] = []
+        norms = [norm]
+        for number in range(self.shape.n_layers):
+            layer, first, last = _fold_layer(tensors, f"encoder.layer.{number}.")
+            # the bias that this layer's first residual addition needs rides on the norm before it
+            ride, own = layer.pop("ride"), layer.pop("own_ride")
+            norms[-1] = (norms[-1][0], norms[-1][1] + ride)
+            norms += [(first[0], first[1] + own), last]
+            self._layers.append(Layer(**layer, norm=first, last_norm=last))
+        self._norm = (place(norms[0][0]), place(norms[0][1]))
+        for number, layer_ in enumerate(self._layers):
+            for name in ("qkv", "out", "up", "down"):
+                setattr(layer_, name, place(getattr(layer_, name), self.dtype))
+            layer_.qkv_bias = place(layer_.qkv_bias, self.dtype)
+            layer_.up_bias = place(layer_.up_bias, self.dtype)
+            scale, bias = norms[1 + 2 * number]
+            layer_.norm = (place(scale), place(bias))
+            scale, bias = norms[2 + 2 * number]
+            layer_.last_norm = (place(scale), place(bias))
+
+    def pooled(self, sequences: Sequence[Sequence[int]], pooling: str) -> Floats:
+        """Return (n, d) float32, L2-normalised: one vector for each sequence.
+
+        sequences: as in `hidden`, in any order. pooling: 'mean' (over all tokens) or 'cls'.
+        """
+        import torch
+        from torch.nn import functional as F
+
+        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+        ordered = [sequences[i] for i in order]
+        x = self.hidden(ordered)
+        with torch.inference_mode():
+            rows: list[Tensor] = []
+            start = 0
+            for n, length in _group([len(sequence) for sequence in ordered]):
+                states = x[start : start + n * length].view(n, length, -1)
+                rows.append(states.mean(1) if pooling == "mean" else states[:, 0])
+                start += n * length
+            vectors = F.normalize(torch.cat(rows), dim=1).cpu()
+            out = torch.empty_like(vectors)
+            out[order] = vectors
+            return cast("Floats", out.numpy())
+
+    def hidden(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Return (t, d) float32: the last layer's state of every token, sequences end to end.
+
+        sequences: token ids with their special tokens, sorted by length (equal lengths adjacent),
+        each of 1..n_positions tokens.
+        """
+        import torch
+        from torch.nn import functional as F
+
+        groups = _group([len(sequence) for sequence in sequences])
+        flat = [number for sequence in sequences for number in sequence]
+        places = [place for sequence in sequences for place in range(len(sequence))]
+        with torch.inference_mode():
+            x = F.embedding(torch.tensor(flat, device=self.device), self._words)
+            x += F.embedding(torch.tensor(places, device=self.device), self._positions)
+            x = F.layer_norm(x, (self.shape.dim,), *self._norm, self.shape.epsilon)
+            for layer in self._layers:
+                x = self._run(layer, x, groups)
+        return x
+
+    def _run(self, layer: Layer, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
+        import torch
+        from torch.nn import functional as F
+
+        dim, epsilon = (self.shape.dim,), self.shape.epsilon
+        qkv = torch.addmm(layer.qkv_bias, x.to(self.dtype), layer.qkv)
+        attended = self._attend(qkv, groups)
+        del qkv
+        x = self._add(x, attended, layer.out)
+        x = F.layer_norm(x, dim, *layer.norm, epsilon)
+        wide = torch.addmm(layer.up_bias, x.to(self.dtype), layer.up)
+        torch.ops.aten.gelu_(wide, approximate=self._approximate)
+        x = self._add(x, wide, layer.down)
+        return F.layer_norm(x, dim, *layer.last_norm, epsilon)
+
+    def _add(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """Return x + y W, in place: fp32 stays one matrix product."""
+        import torch
+
+        if y.dtype == torch.float32:
+            return x.addmm_(y, weight)
+        return x.add_(torch.mm(y, weight))
+
+    def _attend(self, qkv: Tensor, groups: list[tuple[int, int]]) -> Tensor:
+        """Return (t, d): attention within each sequence. qkv: (t, 3 d); groups: (n, length)."""
+        import torch
+        from torch.nn import functional as F
+
+        heads, dim = self.shape.n_heads, self.shape.dim
+        parts: list[Tensor] = []
+        start = 0
+        for n, length in groups:
+            rows = qkv[start : start + n * length].view(n, length, 3, heads, dim // heads)
+            q, k, v = rows.permute(2, 0, 3, 1, 4)  # (n, heads, length, d / heads) each
+            y = F.scaled_dot_product_attention(q, k, v)
+            parts.append(y.transpose(1, 2).reshape(n * length, dim))
+            start += n * length
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _group(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return runs of equal lengths as (how many, length)."""
+    groups: list[tuple[int, int]] = []
+    for length in lengths:
+        if groups and groups[-1][1] == length:
+            groups[-1] = (groups[-1][0] + 1, length)
+        else:
+            groups.append((1, length))
+    return groups
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by their names without a leading 'bert.'."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name.removeprefix("bert."): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the weights {str(path)!r}: {error}") from error
+
+
+def _pair(tensors: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
+    return tensors[name + ".weight"].float(), tensors[name + ".bias"].float()
+
+
+def _fold_layer(
+    tensors: dict[str, Tensor], name: str
+) -> tuple[dict[str, Any], tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return a layer's folded weights and its two norms.
+
+    `ride` and `own_ride` are what the norm before the layer and its own first norm must carry.
+    """
+    import torch
+
+    attention = name + "attention."
+    query, query_bias = _pair(tensors, attention + "self.query")
+    key, _ = _pair(tensors, attention + "self.key")
+    value, value_bias = _pair(tensors, attention + "self.value")
+    out, out_bias = _pair(tensors, attention + "output.dense")
+    up, up_bias = _pair(tensors, name + "intermediate.dense")
+    down, down_bias = _pair(tensors, name + "output.dense")
+    qkv = torch.cat([query, key, value])
+    ride = out_bias + out @ value_bias
+    qkv_bias = torch.cat([query_bias, torch.zeros_like(query_bias), torch.zeros_like(value_bias)])
+    folded = {
+        "qkv": qkv.t(),
+        "qkv_bias": qkv_bias - qkv @ ride,
+        "out": out.t(),
+        "up": up.t(),
+        "up_bias": up_bias - up @ down_bias,
+        "down": down.t(),
+        "ride": ride,
+        "own_ride": down_bias,
+    }
+    first = _pair(tensors, attention + "output.LayerNorm")
+    return folded, first, _pair(tensors, name + "output.LayerNorm")

