@@ -22,14 +22,16 @@ class IngestOptions:
 
     max_file_bytes: of a file that is read whole; CSV and JSON lines are streamed and may be
     larger. max_record_bytes: of one line or row of those. max_unpacked_bytes, max_unpacked_ratio,
-    max_entries: of a zip container (DOCX, PPTX, XLSX, EPUB); the ratio counts above 10 MiB.
+    max_xml_bytes, max_entries: of a zip container (DOCX, PPTX, XLSX, EPUB); the ratio counts
+    above 10 MiB; max_xml_bytes is for a part that is held in memory as a tree.
     max_text_chars: of one document's canonical text; the rest is cut, with a note. max_pixels: of
     one picture, checked before it is decoded. max_pictures: kept of one document, each at least
     min_picture_px wide and high. max_ocr_pages: pages of one file that are read by OCR.
-    chunk_tokens, overlap_tokens: 220 + at most 32 of context + special tokens stay in a window
-    of 256. text_columns: of records; without it `text`, else every column that holds text.
-    title_column: becomes the title. encoding: overrides the detection. pdf_passwords: tried in
-    turn after the empty one. gps: keep a photo's position. render_pages: index a page as a
+    chunk_tokens: of a passage with its context; 250 and the special tokens fill a window of 256.
+    overlap_tokens: repeated from one passage to the next, in whole sentences. context_tokens: of
+    title and headings. text_columns: of records; without it `text`, else every column that holds
+    text. title_column: becomes the title. encoding: overrides the detection. pdf_passwords: tried
+    in turn after the empty one. gps: keep a photo's position. render_pages: index a page as a
     picture too; 'auto' does so where its text layer is missing.
     """
 
@@ -37,6 +39,7 @@ class IngestOptions:
     max_record_bytes: int = 32 * MIB
     max_unpacked_bytes: int = 1024 * MIB
     max_unpacked_ratio: int = 200
+    max_xml_bytes: int = 96 * MIB
     max_entries: int = 20_000
     max_text_chars: int = 50_000_000
     max_pixels: int = 100_000_000
@@ -48,7 +51,7 @@ class IngestOptions:
     ocr_dpi: int = 200
     render_pages: Literal["auto", "never", "always"] = "auto"
     gps: bool = False
-    chunk_tokens: int = 220
+    chunk_tokens: int = 250
     overlap_tokens: int = 32
     context_tokens: int = 32
     text_columns: tuple[str, ...] = ()
