@@ -1,0 +1,392 @@
+"""Read pictures: upright, in true colours, within limits; their text, date and size."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import struct
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from foveate.pipeline.errors import LimitExceeded, LoadError, MissingExtra, ModelError
+from foveate.pipeline.ingest import ocr
+from foveate.pipeline.ingest.clean import clean
+from foveate.pipeline.ingest.colours import to_rgb
+from foveate.pipeline.ingest.compose import Composer
+from foveate.pipeline.ingest.layout import arrange
+from foveate.pipeline.ingest.options import open_regular
+from foveate.pipeline.types import Document, Note, NoteKind, Picture
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from foveate.pipeline.ingest.options import IngestOptions, OpenedFile
+
+# no format that runs another program (EPS) or that is not a picture (FITS, GRIB, WMF, ...)
+FORMATS = (
+    *("JPEG", "MPO", "PNG", "WEBP", "GIF", "TIFF", "BMP", "DIB"),
+    *("HEIF", "AVIF", "ICO", "JPEG2000", "PPM"),
+)
+MAX_PIXELS = 100_000_000
+PICTURE_SIDE_PX = 1024
+PAGE_SIDE_PX = 768
+EXIF_IFD, GPS_IFD = 0x8769, 0x8825
+MAKE, MODEL, DATE_TIME, DESCRIPTION = 271, 272, 306, 270
+ORIENTATION = 0x0112
+DATE_ORIGINAL, DATE_DIGITIZED = 36867, 36868
+SUBFILE_TYPE, REDUCED = 254, 1
+EXIF_DATE = re.compile(r"(\d{4})[:-](\d{2})[:-](\d{2})(?:[ T](\d{2}):(\d{2})(?::(\d{2}))?)?")
+# Pillow warns of odd metadata; filters of warnings are one for the whole process
+_WARNINGS = threading.RLock()
+
+
+def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
+    """Yield the one document of a picture file.
+
+    Its text is what OCR reads in it. The pages of a TIFF are pages; of an animation the first
+    frame is taken.
+
+    Raises:
+        LimitExceeded: if it has more than max_pixels, or inflates beyond the decoder's limits.
+        LoadError: if it is truncated, damaged, or of no kind that is read.
+    """
+    yield _Reader(file, options).read()
+
+
+def open_picture(
+    file: str | os.PathLike[str] | bytes, *, page: int = 1, max_pixels: int = MAX_PIXELS
+) -> Image:
+    """Return a picture file, or one page of a TIFF, upright and RGB, in its full size.
+
+    Raises:
+        LoadError: as `load`, or if the file cannot be opened.
+    """
+    if isinstance(file, bytes):
+        data = file
+    else:
+        with open_regular(os.fspath(file)) as handle:
+            data = handle.read()
+    with _opened(data, max_pixels) as image:
+        frames = pages_of(image, max_pixels)
+        if not 1 <= page <= len(frames):
+            raise LoadError(f"the picture has {len(frames)} pages, not page {page}")
+        _seek(image, frames[page - 1], max_pixels)
+        return _decode(image)[0]
+
+
+class _Reader:
+    """Reads one picture file."""
+
+    def __init__(self, file: OpenedFile, options: IngestOptions) -> None:
+        self.file = file
+        self.options = options
+        self.composer = Composer(options.max_text_chars)
+        self.notes: list[Note] = []
+        self.pictures: list[Picture] = []
+        self.n_ocr = 0
+
+    def read(self) -> Document:
+        with _opened(self.file.data, self.options.max_pixels) as image:
+            pages = self._choose_pages(image)
+            metadata = read_metadata(image, gps=self.options.gps)
+            is_paged = len(pages) > 1
+            for number, frame in enumerate(pages, 1):
+                if not self._page(image, number, frame, is_paged=is_paged):
+                    break
+        text = self.composer.text()
+        has_text = bool(text.strip())
+        return Document(
+            digest=self.file.digest,
+            media_type=self.file.media_type,
+            type=self.file.type,
+            size=self.file.size,
+            text=text if has_text else "",
+            metadata=metadata,
+            page_starts=tuple(self.composer.page_starts) if is_paged and has_text else (),
+            blocks=tuple(self.composer.blocks) if has_text else (),
+            words=self.composer.words() if has_text else None,
+            pictures=tuple(self.pictures),
+            notes=tuple(self.notes),
+        )
+
+    def _note(self, kind: NoteKind, message: str, page: int | None = None) -> None:
+        self.notes.append(Note(kind, message, page))
+
+    def _choose_pages(self, image: Image) -> list[int]:
+        """Return the frames to read: the pages of a TIFF, else the first."""
+        with _reported(image.format), _quiet():
+            n_frames = int(getattr(image, "n_frames", 1))
+        if n_frames > 1 and image.format != "TIFF":
+            kind = "images" if image.format in {"HEIF", "MPO"} else "frames"
+            self._note("info", f"{n_frames} {kind}: the first one is indexed")
+        frames = pages_of(image, self.options.max_pixels)
+        n_read = min(len(frames), self.options.max_pages, self.options.max_pictures)
+        if n_read < len(frames):
+            self._note("truncated", f"read {n_read} of {len(frames)} pages")
+        _seek(image, frames[0], self.options.max_pixels)
+        return frames[:n_read]
+
+    def _page(self, image: Image, number: int, frame: int, *, is_paged: bool) -> bool:
+        """Read one frame; return whether the next can be tried."""
+        try:
+            _seek(image, frame, self.options.max_pixels)
+            if number == 1 and not is_paged:
+                # a JPEG is decoded no larger than it is used
+                image.draft("RGB", (ocr.MAX_SIDE_PX, ocr.MAX_SIDE_PX))
+            is_bilevel = image.mode == "1"
+            picture, message = _decode(image)
+        except LoadError as error:
+            if number == 1:
+                raise
+            self._note("failed", str(error), number)
+            return False
+        if message:
+            self._note("guessed", message, number if is_paged else None)
+        span = self._text(picture, number, is_scan=is_paged or is_bilevel)
+        side = PAGE_SIDE_PX if is_paged else PICTURE_SIDE_PX
+        picture.thumbnail((side, side))
+        if is_paged:
+            self.pictures.append(Picture(picture, "page", page=number, span=span))
+        else:
+            self.pictures.append(Picture(picture, "image", span=span))
+        return True
+
+    def _text(self, picture: Image, number: int, *, is_scan: bool) -> tuple[int, int] | None:
+        """Read a picture's text into the canonical text; return its span."""
+        self.composer.start_page(number, picture.width, picture.height)
+        reason = "OCR is off: ingest.ocr = 'never'" if self.options.ocr == "never" else None
+        if self.n_ocr >= self.options.max_ocr_pages:
+            reason = f"over the limit ingest.max_ocr_pages = {self.options.max_ocr_pages}"
+        reason = reason or ocr.available()
+        words = []
+        if reason is None:
+            try:
+                if self.options.ocr == "always" or ocr.looks_textual(picture):
+                    self.n_ocr += 1
+                    words = ocr.even_sizes(ocr.read_words(picture))
+            except (MissingExtra, ModelError) as error:
+                reason = str(error)
+        if reason is not None and (is_scan or self.options.ocr == "always"):
+            # of an ordinary photo nobody expects text
+            self._note("ocr", f"its text is not read: {reason}", number)
+        if not words:
+            return None
+        start, end = self.composer.add(arrange(words))
+        self._note("ocr", f"{end - start} characters read by OCR", number)
+        return (start, end) if end > start else None
+
+
+def pages_of(image: Image, max_pixels: int) -> list[int]:
+    """Return the frames that are pages: all of a TIFF but its previews, else the first."""
+    if image.format != "TIFF":
+        return [0]
+    frames = []
+    with _reported(image.format), _quiet():
+        n_frames = int(getattr(image, "n_frames", 1))
+    for frame in range(n_frames if n_frames > 1 else 0):
+        _seek(image, frame, max_pixels)
+        if not int(image.tag_v2.get(SUBFILE_TYPE, 0)) & REDUCED:  # type: ignore[attr-defined]
+            frames.append(frame)
+    return frames or [0]
+
+
+@contextlib.contextmanager
+def _opened(data: bytes, max_pixels: int) -> Iterator[Image]:
+    """Open a picture with its size checked; nothing is decoded yet."""
+    import pillow_heif
+    from PIL import Image as images
+
+    if not data:
+        raise LoadError("the file is empty: 0 bytes")
+    _check_webp(data, max_pixels)
+    with _reported(None), _quiet():
+        if "HEIF" not in images.OPEN:
+            images.init()
+            pillow_heif.register_heif_opener(thumbnails=False)
+        formats = [name for name in FORMATS if name in images.OPEN]
+        image = images.open(io.BytesIO(data), formats=formats)
+    with image:
+        _check_size(image, max_pixels)
+        yield image
+
+
+def _check_size(image: Image, max_pixels: int) -> None:
+    width, height = image.size
+    sizes = [(width, height), *_ico_sizes(image)]
+    for width, height in sizes:
+        if width * height > max_pixels:
+            raise LimitExceeded(
+                f"{width} x {height} pixels, more than ingest.max_pixels = {max_pixels}"
+            )
+
+
+def _check_webp(data: bytes, max_pixels: int) -> None:
+    """Check a WebP's size ourselves: its decoder takes the memory as soon as it is opened."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
+        return
+    kind = data[12:16]
+    width = height = 0
+    if kind == b"VP8X":
+        width = 1 + int.from_bytes(data[24:27], "little")
+        height = 1 + int.from_bytes(data[27:30], "little")
+    elif kind == b"VP8 ":
+        width, height = (side & 0x3FFF for side in struct.unpack("<HH", data[26:30]))
+    elif kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if width * height > max_pixels:
+        raise LimitExceeded(
+            f"{width} x {height} pixels, more than ingest.max_pixels = {max_pixels}"
+        )
+
+
+def _ico_sizes(image: Image) -> list[tuple[int, int]]:
+    """Return the true sizes of the PNGs inside an icon, which its directory may belie."""
+    icon = getattr(image, "ico", None)
+    if icon is None:
+        return []
+    sizes = []
+    for entry in icon.entry:
+        icon.buf.seek(entry.offset)
+        head = icon.buf.read(24)
+        if head[:8] == b"\x89PNG\r\n\x1a\n" and len(head) == 24:
+            sizes.append(struct.unpack(">II", head[16:24]))
+    return sizes
+
+
+def _seek(image: Image, frame: int, max_pixels: int) -> None:
+    with _reported(image.format), _quiet():
+        if image.tell() != frame:
+            image.seek(frame)
+    _check_size(image, max_pixels)
+
+
+def _decode(image: Image) -> tuple[Image, str | None]:
+    """Decode the current frame. Returns it upright and RGB, and a message or None."""
+    from PIL import Image as images
+
+    with _reported(image.format):
+        image.load()
+        rgb, message = to_rgb(image)
+    turned = images.Transpose
+    # by the value of the EXIF tag: where the first row and column of the pixels belong
+    turns = {
+        2: turned.FLIP_LEFT_RIGHT,
+        3: turned.ROTATE_180,
+        4: turned.FLIP_TOP_BOTTOM,
+        5: turned.TRANSPOSE,
+        6: turned.ROTATE_270,
+        7: turned.TRANSVERSE,
+        8: turned.ROTATE_90,
+    }
+    turn = turns.get(read_orientation(image))
+    # the decoder may go on to another page in the same buffer
+    return (rgb.transpose(turn) if turn is not None else rgb.copy()), message
+
+
+def read_orientation(image: Image) -> int:
+    """Return the EXIF orientation, 1 to 8; 1 where it is missing or cannot be read."""
+    tags = getattr(image, "tag_v2", None)
+    try:
+        with _quiet():
+            # each page of a TIFF has its own
+            found = (image.getexif() if tags is None else tags).get(ORIENTATION, 1)
+            return int(found) if 1 <= int(found) <= 8 else 1
+    # a damaged EXIF block fails in any way, and is no reason to lose the picture
+    except Exception:
+        return 1
+
+
+def read_metadata(image: Image, *, gps: bool) -> dict[str, Any]:
+    """Return size, date, camera and, if asked, position of an opened picture.
+
+    width, height: in pixels, upright. date: ISO 8601, of the exposure. latitude, longitude: in
+    degrees, north and east positive.
+    """
+    width, height = image.size
+    if read_orientation(image) >= 5:
+        width, height = height, width
+    metadata: dict[str, Any] = {"width": width, "height": height}
+    try:
+        with _quiet():
+            exif = image.getexif()
+            details = exif.get_ifd(EXIF_IFD)
+            position = exif.get_ifd(GPS_IFD) if gps else {}
+    # as above: metadata is a gift, not a condition
+    except Exception:
+        return metadata
+    for tag in (details.get(DATE_ORIGINAL), details.get(DATE_DIGITIZED), exif.get(DATE_TIME)):
+        if date := iso_date(tag):
+            metadata["date"] = date
+            break
+    for name, tag in (("camera_make", MAKE), ("camera_model", MODEL), ("description", DESCRIPTION)):
+        value = exif.get(tag)
+        if isinstance(value, str) and (text := " ".join(clean(value)[0].split())):
+            metadata[name] = text[:500]
+    for name, tag, negative in (("latitude", 2, "S"), ("longitude", 4, "W")):
+        degrees = _degrees(position.get(tag), position.get(tag - 1) == negative)
+        if degrees is not None:
+            metadata[name] = degrees
+    return metadata
+
+
+def iso_date(value: Any) -> str | None:
+    """Return an EXIF date, YYYY:MM:DD HH:MM:SS, as ISO 8601."""
+    match = EXIF_DATE.match(value.strip("\0 ")) if isinstance(value, str) else None
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = match.groups()
+    if year == "0000" or not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
+        return None
+    time = f"T{hour}:{minute}:{second or '00'}" if hour else ""
+    return f"{year}-{month}-{day}{time}"
+
+
+def _degrees(value: Any, is_negative: bool) -> float | None:
+    try:
+        degrees, minutes, seconds = (float(part) for part in value)
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None
+    angle = degrees + minutes / 60 + seconds / 3600
+    if not 0 <= angle <= 180:
+        return None
+    return round(-angle if is_negative else angle, 7)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Pillow's warnings to itself, and its own limit on pixels out of the way of ours."""
+    from PIL import Image as images
+
+    with _WARNINGS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        limit, images.MAX_IMAGE_PIXELS = images.MAX_IMAGE_PIXELS, None
+        try:
+            yield
+        finally:
+            images.MAX_IMAGE_PIXELS = limit
+
+
+@contextlib.contextmanager
+def _reported(kind: str | None) -> Iterator[None]:
+    """Turn whatever a decoder raises into a reason that a person understands."""
+    from PIL import UnidentifiedImageError
+
+    try:
+        yield
+    except LoadError:
+        raise
+    except UnidentifiedImageError as error:
+        raise LoadError("truncated or damaged: no picture can be recognised in it") from error
+    except MemoryError as error:
+        raise LimitExceeded(f"the {kind or 'picture'} needs more memory than there is") from error
+    # each decoder has errors of its own, from SyntaxError to struct.error and zlib.error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if "too large" in reason.lower() or "MAX_TEXT_MEMORY" in reason:
+            raise LimitExceeded(f"a compressed part inflates beyond the limit: {reason}") from error
+        raise LoadError(f"truncated or damaged {kind or 'picture'}: {reason}") from error
