@@ -1,0 +1,456 @@
+"""Find and load evaluation sets: BEIR folders, captioned pictures, question sets.
+
+What a folder is follows from what it holds:
+
+    corpus.jsonl | corpus.<language>.jsonl, queries.jsonl, qrels/<split>.tsv      Retrieval (BEIR)
+    segments.jsonl, queries.jsonl                                    Retrieval, one per rotation
+    captions.jsonl, images/                                                       Pictures
+    *.jsonl of question, answers, docs with is_gold                               Questions, a file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from foveate.pipeline.errors import FoveateError
+
+DATA_VARIABLE = "FOVEATE_EVAL_DATA"
+SPLITS = ("test", "dev", "val", "train")
+
+
+class DatasetError(FoveateError):
+    """A data set that is not there or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One document of a corpus."""
+
+    id: str
+    title: str
+    text: str
+
+    @property
+    def joined(self) -> str:
+        """Title and text in one string, as the published BM25 baselines index them."""
+        return f"{self.title} {self.text}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """A corpus, queries and judgments. buckets: {query id: where its evidence stands}."""
+
+    name: str
+    corpus: tuple[Record, ...]
+    queries: Mapping[str, str]
+    qrels: Mapping[str, Mapping[str, int]]
+    language: str = "en"
+    buckets: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    kind = "retrieval"
+
+    @property
+    def n_queries(self) -> int:
+        return len(self.queries)
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that is measured on, the same for the same content."""
+        return _digest(
+            [[r.id, r.title, r.text] for r in self.corpus],
+            sorted(self.queries.items()),
+            sorted((q, sorted(docs.items())) for q, docs in self.qrels.items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Pictures with captions: each is asked for by the other."""
+
+    name: str
+    images: Mapping[str, Path]
+    captions: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+
+    kind = "pictures"
+
+    @property
+    def n_queries(self) -> int:
+        return sum(map(len, self.captions.values())) + len(self.images)
+
+    @property
+    def digest(self) -> str:
+        return _digest(
+            [[name, path.stat().st_size] for name, path in sorted(self.images.items())],
+            sorted((name, list(some)) for name, some in self.captions.items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionDoc:
+    """A document that comes with a question."""
+
+    title: str
+    text: str
+    is_gold: bool
+
+    @property
+    def joined(self) -> str:
+        return f"{self.title} {self.text}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, its accepted answers and its own documents.
+
+    required: groups of alternatives; one of each group must be given. Empty means that any of
+    `answers` counts.
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+    docs: tuple[QuestionDoc, ...]
+    answerable: bool = True
+    required: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def yes_no(self) -> bool:
+        return bool(self.answers) and all(a.strip().lower() in ("yes", "no") for a in self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A question set; each question is asked of its own documents."""
+
+    name: str
+    questions: tuple[Question, ...]
+    language: str = "en"
+    notes: tuple[str, ...] = ()
+
+    kind = "questions"
+
+    @property
+    def n_queries(self) -> int:
+        return len(self.questions)
+
+    @property
+    def digest(self) -> str:
+        return _digest(
+            [
+                [q.id, q.text, list(q.answers), [[d.title, d.text, d.is_gold] for d in q.docs]]
+                for q in self.questions
+            ]
+        )
+
+
+Dataset = Retrieval | Pictures | Questions
+
+
+def find(name: str | os.PathLike[str]) -> Path:
+    """Return the folder of a data set: a path, or a name below FOVEATE_EVAL_DATA.
+
+    Raises:
+        DatasetError: if neither is a folder.
+    """
+    given = Path(name).expanduser()
+    if given.is_dir():
+        return given.resolve()
+    root = os.environ.get(DATA_VARIABLE)
+    if root and (Path(root).expanduser() / name).is_dir():
+        return (Path(root).expanduser() / name).resolve()
+    hint = f" nor below {DATA_VARIABLE}={root}" if root else f"; {DATA_VARIABLE} is not set"
+    raise DatasetError(f"no data set {os.fspath(name)!r}: it is not a folder{hint}")
+
+
+def load(name: str | os.PathLike[str], *, split: str | None = None) -> list[Dataset]:
+    """Load what a folder holds: one set, or several, or those of its sub-folders.
+
+    name: a path, a name below FOVEATE_EVAL_DATA, or either with `:split` at its end. split: which
+    judgments to take; None takes test, else dev, val or train, whichever comes first.
+
+    Raises:
+        DatasetError: if the folder holds no data set, or a file of it cannot be read.
+    """
+    text = os.fspath(name)
+    if not Path(text).is_dir() and ":" in text:
+        text, _, split = text.rpartition(":")
+    folder = find(text)
+    found = load_folder(folder, split)
+    if not found:
+        for inner in sorted(p for p in folder.iterdir() if p.is_dir()):
+            found.extend(load_folder(inner, split))
+    if not found:
+        raise DatasetError(
+            f"no data set in {str(folder)!r}: expected corpus.jsonl with queries.jsonl and "
+            "qrels/*.tsv, captions.jsonl with images/, or *.jsonl of question, answers and docs"
+        )
+    return found
+
+
+def load_folder(folder: Path, split: str | None = None) -> list[Dataset]:
+    """Load one folder; an empty list if it is of no known form."""
+    names = {p.name for p in folder.iterdir()}
+    if "segments.jsonl" in names and "queries.jsonl" in names:
+        return [load_segments(folder)]
+    if any(n == "corpus.jsonl" or _language(n) for n in names) and "qrels" in names:
+        return [load_beir(folder, split=split)]
+    if "captions.jsonl" in names and "images" in names:
+        return [load_pictures(folder)]
+    files = [p for p in sorted(folder.glob("*.jsonl")) if _holds_questions(p)]
+    return [load_questions(p, alone=len(files) == 1) for p in files]
+
+
+def languages(folder: Path) -> list[str]:
+    """Return the languages of corpus.<language>.jsonl files, English first."""
+    found = sorted(c for p in folder.iterdir() if (c := _language(p.name)))
+    return sorted(found, key=lambda code: code != "en")
+
+
+def load_beir(
+    folder: Path,
+    *,
+    split: str | None = None,
+    language: str | None = None,
+    query_language: str | None = None,
+) -> Retrieval:
+    """Load a BEIR folder; for one with a corpus a language, English unless told.
+
+    Raises:
+        DatasetError: for a missing file, a bad line, or judgments of unknown queries only.
+    """
+    spoken = languages(folder)
+    single = (folder / "corpus.jsonl").is_file()
+    language = language or (spoken[0] if spoken and not single else None)
+    asked = query_language or language
+    corpus_file = folder / (f"corpus.{language}.jsonl" if language else "corpus.jsonl")
+    qrels_file = _qrels_file(folder, split)
+    split = qrels_file.stem
+    asked_files = [f"queries.{asked}.jsonl"] if asked else ["queries.jsonl"]
+    asked_files.append(f"{split}_queries.jsonl")
+    rows = [row for n in asked_files if (folder / n).is_file() for row in _rows(folder / n)]
+    if not rows:
+        raise DatasetError(f"no queries in {str(folder)!r}: expected {asked_files[0]}")
+    corpus = tuple(
+        Record(_id(row, corpus_file), str(row.get("title") or ""), str(row.get("text") or ""))
+        for row in _rows(corpus_file)
+    )
+    qrels = read_qrels(qrels_file)
+    texts = {_id(row, folder / asked_files[0]): str(row.get("text", "")) for row in rows}
+    name = folder.name if split == "test" else f"{folder.name}:{split}"
+    if language and (language, asked) != ("en", "en"):
+        name += f"/{language}" if asked == language else f"/{asked}>{language}"
+    buckets = {str(r["_id"]): str(r["pos_bucket"]) for r in rows if r.get("pos_bucket")}
+    return _judged(
+        Retrieval(name, corpus, texts, qrels, language=language or "en", buckets=buckets),
+        qrels_file,
+    )
+
+
+def load_segments(folder: Path, rotation: int = 0) -> Retrieval:
+    """Load documents made of segments, each rotated by `rotation` places.
+
+    A query's passage then stands at (segment + rotation) modulo the number of segments; that
+    place is its bucket. Titles of segments are left out.
+    """
+    corpus, n_segments = [], {}
+    for row in _rows(folder / "segments.jsonl"):
+        texts = [str(s.get("text", "")) for s in row["segments"]]
+        n_segments[str(row["_id"])] = n = len(texts)
+        turned = [texts[(place - rotation) % n] for place in range(n)]
+        corpus.append(Record(str(row["_id"]), "", "\n\n".join(turned)))
+    queries, qrels, buckets = {}, {}, {}
+    for row in _rows(folder / "queries.jsonl"):
+        key, doc = str(row["_id"]), str(row["doc"])
+        queries[key] = str(row["text"])
+        qrels[key] = {doc: 1}
+        buckets[key] = str((int(row["segment"]) + rotation) % n_segments[doc])
+    name = folder.name if not rotation else f"{folder.name}/rotated{rotation}"
+    return Retrieval(name, tuple(corpus), queries, qrels, buckets=buckets)
+
+
+def load_pictures(folder: Path) -> Pictures:
+    """Load captioned pictures.
+
+    Raises:
+        DatasetError: if none of the captions' pictures is there.
+    """
+    images, captions, missing = {}, {}, 0
+    for row in _rows(folder / "captions.jsonl"):
+        if "image" not in row or not row.get("captions"):
+            raise DatasetError(f"{str(folder / 'captions.jsonl')!r} needs image and captions")
+        path = folder / "images" / str(row["image"])
+        if not path.is_file():
+            missing += 1
+            continue
+        images[str(row["image"])] = path
+        captions[str(row["image"])] = tuple(str(c) for c in row["captions"])
+    if not images:
+        raise DatasetError(f"none of the {missing} pictures named is in {str(folder / 'images')!r}")
+    notes = (f"{missing} pictures are not in images/",) if missing else ()
+    return Pictures(folder.name, images, captions, notes)
+
+
+def load_questions(path: Path, *, alone: bool = True) -> Questions:
+    """Load a file of questions with their documents."""
+    questions = []
+    for number, row in enumerate(_rows(path), start=1):
+        try:
+            docs = tuple(
+                QuestionDoc(str(d.get("title") or ""), str(d.get("text") or ""), bool(d["is_gold"]))
+                for d in row["docs"]
+            )
+            questions.append(
+                Question(
+                    id=str(row["id"]),
+                    text=str(row["question"]),
+                    answers=tuple(str(a) for a in row["answers"]),
+                    docs=docs,
+                    answerable=bool(row.get("answerable", True)),
+                    required=tuple(tuple(map(str, g)) for g in row.get("required_answers", ())),
+                )
+            )
+        except (KeyError, TypeError) as error:
+            raise DatasetError(f"{str(path)!r} line {number}: no usable {error}") from error
+    name = path.parent.name if alone else f"{path.parent.name}/{path.stem}"
+    return Questions(name, tuple(questions), language_of(questions[0].text if questions else ""))
+
+
+def sample(dataset: Dataset, n: int | None) -> Dataset:
+    """Keep n queries, questions or pictures, chosen by the hash of their ids; the corpus stays."""
+    if n is None:
+        return dataset
+    if isinstance(dataset, Retrieval):
+        kept = _chosen(dataset.queries, n)
+        return replace(
+            dataset,
+            queries={q: dataset.queries[q] for q in kept},
+            qrels={q: dataset.qrels[q] for q in kept},
+        )
+    if isinstance(dataset, Questions):
+        ids = set(_chosen([q.id for q in dataset.questions], n))
+        return replace(dataset, questions=tuple(q for q in dataset.questions if q.id in ids))
+    kept = _chosen(dataset.images, n)
+    return replace(
+        dataset,
+        images={name: dataset.images[name] for name in kept},
+        captions={name: dataset.captions[name] for name in kept},
+    )
+
+
+def language_of(text: str) -> str:
+    """Return 'zh' when most letters are CJK ideographs, else 'en': which BM25 analyser to use."""
+    letters = [c for c in text if c.isalpha()]
+    wide = sum("\u3400" <= c <= "\u9fff" for c in letters)
+    return "zh" if letters and wide > len(letters) / 2 else "en"
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Read judgments: three columns with or without a header (BEIR), or four (TREC).
+
+    Raises:
+        DatasetError: for a line of another form.
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        cells = line.split("\t") if "\t" in line else line.split()
+        if number == 1 and not _is_number(cells[-1]):
+            continue
+        if len(cells) not in (3, 4) or not _is_number(cells[-1]):
+            raise DatasetError(
+                f"{str(path)!r} line {number}: expected query-id, corpus-id, score, got {line!r}"
+            )
+        qrels.setdefault(cells[0], {})[cells[-2]] = int(float(cells[-1]))
+    return qrels
+
+
+def _judged(dataset: Retrieval, source: Path) -> Retrieval:
+    """Keep the queries that have a relevant document, and say what else the judgments name."""
+    relevant = {q: docs for q, docs in dataset.qrels.items() if any(s > 0 for s in docs.values())}
+    kept = [q for q in dataset.queries if q in relevant]
+    if not kept:
+        raise DatasetError(f"{str(source)!r} judges none of the {len(dataset.queries)} queries")
+    notes = []
+    if unknown := len(set(relevant) - set(dataset.queries)):
+        notes.append(f"{unknown} judged queries have no text and were left out")
+    ids = {record.id for record in dataset.corpus}
+    if absent := sum(doc not in ids for q in kept for doc in relevant[q]):
+        notes.append(f"{absent} judgments name documents that the corpus lacks")
+    return replace(
+        dataset,
+        queries={q: dataset.queries[q] for q in kept},
+        qrels={q: relevant[q] for q in kept},
+        buckets={q: dataset.buckets[q] for q in kept if q in dataset.buckets},
+        notes=tuple(notes),
+    )
+
+
+def _qrels_file(folder: Path, split: str | None) -> Path:
+    there = {p.stem: p for p in sorted((folder / "qrels").glob("*.tsv"))}
+    if not there:
+        raise DatasetError(f"no qrels/*.tsv in {str(folder)!r}")
+    if split is None:
+        split = next((s for s in SPLITS if s in there), next(iter(there)))
+    if split not in there:
+        raise DatasetError(f"no split {split!r} in {str(folder)!r} (there: {', '.join(there)})")
+    return there[split]
+
+
+def _holds_questions(path: Path) -> bool:
+    row = next(_rows(path), None)
+    return isinstance(row, dict) and {"question", "answers", "docs"} <= set(row)
+
+
+def _language(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[1] if len(parts) == 3 and (parts[0], parts[2]) == ("corpus", "jsonl") else None
+
+
+def _id(row: Mapping[str, Any], path: Path) -> str:
+    if row.get("_id") is None:
+        raise DatasetError(f"{str(path)!r} has a row without _id: {str(row)[:80]}")
+    return str(row["_id"])
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DatasetError(f"{str(path)!r} line {number} is not JSON: {error.msg}") from error
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8-sig") as handle:
+            yield from (line.rstrip("\n") for line in handle if line.strip())
+    except FileNotFoundError as error:
+        raise DatasetError(f"no file {str(path)!r}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{str(path)!r} is not UTF-8: {error}") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _chosen(ids: Mapping[str, Any] | Sequence[str], n: int) -> list[str]:
+    order = sorted(ids, key=lambda key: hashlib.sha1(key.encode()).hexdigest())
+    kept = set(order[:n])
+    return [key for key in ids if key in kept]
+
+
+def _digest(*parts: Any) -> str:
+    text = json.dumps(parts, ensure_ascii=True, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

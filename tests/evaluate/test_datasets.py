@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from foveate.pipeline.evaluate import datasets
+from foveate.pipeline.evaluate.datasets import DatasetError, Pictures, Questions, Retrieval
+
+
+def test_beir_takes_the_judged_queries_of_the_split(beir):
+    (found,) = datasets.load(beir)
+    assert isinstance(found, Retrieval)
+    assert found.name == "toy"
+    assert len(found.corpus) == 6
+    assert found.corpus[0].joined == "Title 0 red apples"
+    assert dict(found.queries) == {"q0": "apples", "q1": "pears"}
+    assert found.qrels == {"q0": {"d0": 2, "d1": 0}, "q1": {"d1": 1}}
+
+
+def test_another_split_has_its_own_queries(beir):
+    for given in (datasets.load(beir, split="train"), datasets.load(f"{beir}:train")):
+        assert given[0].name == "toy:train"
+        assert dict(given[0].queries) == {"t0": "plums"}
+    with pytest.raises(DatasetError, match=r"no split 'dev'.*there: test, train"):
+        datasets.load(beir, split="dev")
+
+
+def test_trec_judgments_and_ones_without_a_header(beir):
+    (beir / "qrels" / "test.tsv").write_text("q0 0 d0 1\nq1 0 d1 1\nq9 0 d1 1\nq1 0 d77 1\n")
+    (found,) = datasets.load(beir)
+    assert found.qrels == {"q0": {"d0": 1}, "q1": {"d1": 1, "d77": 1}}
+    assert found.notes == (
+        "1 judged queries have no text and were left out",
+        "1 judgments name documents that the corpus lacks",
+    )
+
+
+def test_a_set_is_found_by_name_below_the_variable(beir, monkeypatch):
+    monkeypatch.setenv("FOVEATE_EVAL_DATA", str(beir.parent))
+    assert datasets.load("toy")[0].name == "toy"
+    with pytest.raises(DatasetError, match="no data set 'nothing'"):
+        datasets.load("nothing")
+
+
+def test_a_folder_of_sets_gives_them_all(beir, question_set, picture_set):
+    assert [d.name for d in datasets.load(beir.parent)] == ["photos", "qa_toy", "toy"]
+
+
+def test_a_folder_of_nothing_says_what_is_expected(tmp_path):
+    with pytest.raises(DatasetError, match=r"expected corpus.jsonl"):
+        datasets.load(tmp_path)
+
+
+def test_pictures_leave_out_what_is_not_there(picture_set):
+    (found,) = datasets.load(picture_set)
+    assert isinstance(found, Pictures)
+    assert list(found.images) == ["red.png", "green.png", "blue.png"]
+    assert found.captions["red.png"] == ("a red wall", "all red")
+    assert found.notes == ("1 pictures are not in images/",)
+    assert found.n_queries == 6 + 3
+
+
+def test_questions_and_several_files_of_them(question_set):
+    (found,) = datasets.load(question_set)
+    assert isinstance(found, Questions)
+    assert found.name == "qa_toy"
+    assert [q.yes_no for q in found.questions] == [False, True]
+    assert [d.is_gold for d in found.questions[0].docs] == [True, False, False]
+    (question_set / "zh.jsonl").write_text(
+        json.dumps(
+            {
+                "id": 1,
+                "question": "山有多高",
+                "answers": ["8米", "9米"],
+                "required_answers": [["8米"], ["9米"]],
+                "docs": [{"text": "山高8米", "is_gold": True}],
+            }
+        )
+    )
+    both = datasets.load(question_set)
+    assert [d.name for d in both] == ["qa_toy/qa", "qa_toy/zh"]
+    assert both[1].language == "zh"
+    assert both[1].questions[0].required == (("8米",), ("9米",))
+
+
+def test_segments_are_rotated_so_that_evidence_moves(tmp_path):
+    folder = tmp_path / "pos"
+    folder.mkdir()
+    segments = [{"title": f"t{i}", "text": f"s{i}"} for i in range(3)]
+    (folder / "segments.jsonl").write_text(json.dumps({"_id": "d", "segments": segments}))
+    (folder / "queries.jsonl").write_text(
+        json.dumps({"_id": "q", "text": "x", "doc": "d", "segment": 1})
+    )
+    for rotation, text, place in ((0, "s0 s1 s2", "1"), (1, "s2 s0 s1", "2"), (2, "s1 s2 s0", "0")):
+        found = datasets.load_segments(folder, rotation)
+        assert found.corpus[0].text.split() == text.split()
+        assert found.buckets == {"q": place}
+        assert found.corpus[0].text.split().index("s1") == int(place)
+
+
+def test_one_corpus_a_language(beir):
+    (beir / "corpus.jsonl").rename(beir / "corpus.en.jsonl")
+    (beir / "queries.jsonl").rename(beir / "queries.en.jsonl")
+    (beir / "corpus.de.jsonl").write_text(json.dumps({"_id": "d0", "text": "rote Äpfel"}))
+    (beir / "queries.de.jsonl").write_text(json.dumps({"_id": "q0", "text": "Äpfel"}))
+    assert datasets.languages(beir) == ["en", "de"]
+    assert datasets.load(beir)[0].name == "toy"
+    german = datasets.load_beir(beir, language="de")
+    assert (german.name, german.corpus[0].text) == ("toy/de", "rote Äpfel")
+    crossed = datasets.load_beir(beir, language="en", query_language="de")
+    assert (crossed.name, dict(crossed.queries)) == ("toy/de>en", {"q0": "Äpfel"})
+
+
+def test_bad_files_are_named_with_the_line(beir):
+    (beir / "corpus.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": ')
+    with pytest.raises(DatasetError, match=r"corpus.jsonl' line 2 is not JSON"):
+        datasets.load(beir)
+    (beir / "corpus.jsonl").write_text('{"text": "x"}\n')
+    with pytest.raises(DatasetError, match="row without _id"):
+        datasets.load(beir)
+    (beir / "corpus.jsonl").write_bytes(b'{"_id": "1", "text": "\xff"}\n')
+    with pytest.raises(DatasetError, match="not UTF-8"):
+        datasets.load(beir)
+
+
+def test_bad_judgments_are_named(beir):
+    file = beir / "qrels" / "test.tsv"
+    file.write_text("query-id\tcorpus-id\tscore\nq0\td0\n")
+    with pytest.raises(DatasetError, match=r"line 2: expected query-id, corpus-id, score"):
+        datasets.load(beir)
+    file.write_text("query-id\tcorpus-id\tscore\nother\td0\t1\n")
+    with pytest.raises(DatasetError, match="judges none of the 3 queries"):
+        datasets.load(beir)
+    file.unlink()
+    (beir / "qrels" / "train.tsv").unlink()
+    with pytest.raises(DatasetError, match=r"no qrels/\*.tsv"):
+        datasets.load(beir)
+
+
+def test_a_sample_is_stable_and_keeps_the_corpus(beir, question_set, picture_set):
+    (whole,) = datasets.load(beir)
+    part = datasets.sample(whole, 1)
+    assert part == datasets.sample(whole, 1)
+    assert (len(part.queries), len(part.corpus)) == (1, 6)
+    assert set(part.qrels) == set(part.queries)
+    assert part.digest != whole.digest
+    assert len(datasets.sample(datasets.load(question_set)[0], 1).questions) == 1
+    assert len(datasets.sample(datasets.load(picture_set)[0], 2).images) == 2
+    assert datasets.sample(whole, None) is whole
