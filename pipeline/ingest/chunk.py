@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from foveate.pipeline.ingest.boxes import line_boxes
 from foveate.pipeline.ingest.structure import Section, cut_sections, heading_text, split_block
 from foveate.pipeline.ingest.tokens import TokenIndex, safe_cut
-from foveate.pipeline.types import Block, Document, Draft, Locator
+from foveate.pipeline.types import Block, Document, Draft, Locator, Modality
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,9 @@ def chunk(
     """
     limits = _Limits(chunk_tokens, min(overlap_tokens, chunk_tokens // 2), context_tokens)
     drafts = _Chunker(document, token_spans, limits).drafts() if document.text.strip() else []
-    title = _cut_context(document.title or "", token_spans, limits.context)
+    title = ""
+    if document.pictures:
+        title = _cut_context(document.title or "", token_spans, limits.context)[0]
     for picture in document.pictures:
         span = picture.span
         drafts.append(
@@ -112,8 +114,8 @@ class _Chunker:
         room = max(self.limits.chunk - n_context, 1)
         start, end = _trim(self.text, section.start, section.end)
         if self.tokens.count(start, end) <= room and not section.mixed:
-            kind = "table" if section.has_table else "text"
-            yield self._draft(kind, start, end, page, context)
+            modality: Modality = "table" if section.has_table else "text"
+            yield self._draft(modality, start, end, page, context)
             return
         lead: int | None = None
         run: list[Block] = []
@@ -207,7 +209,7 @@ class _Chunker:
         header = ""
         if block.header:
             header = self.text[block.header[0] : block.header[1]].split("\n")[0].strip()
-        below = _cut_context(header, self.token_spans, self.limits.chunk // _HEADER_SHARE)
+        below, _ = _cut_context(header, self.token_spans, self.limits.chunk // _HEADER_SHARE)
         below = f"{context}\n{below}" if context and below else context or below
         rest = max(self.limits.chunk - len(self.token_spans(below)) if below else room, 1)
         rows = [] if lead is None else [_Atom(lead, block.start, 0, False)]
@@ -238,15 +240,15 @@ class _Chunker:
         key = tuple(names)
         if key not in self.contexts:
             limit = min(self.limits.context, self.limits.chunk // 2)
-            cut = _cut_context(" > ".join(names), self.token_spans, limit)
-            self.contexts[key] = (cut, len(self.token_spans(cut)) if cut else 0)
+            self.contexts[key] = _cut_context(" > ".join(names), self.token_spans, limit)
         return self.contexts[key]
 
-    def _draft(self, kind: str, start: int, end: int, page: int | None, context: str) -> Draft:
+    def _draft(
+        self, modality: Modality, start: int, end: int, page: int | None, context: str
+    ) -> Draft:
         words = self.document.words
         boxes = line_boxes(words, start, end, page) if words is not None else ()
         locator = Locator((start, end), page, boxes, self.document.row)
-        modality = "table" if kind == "table" else "text"
         return Draft(modality, self.text[start:end], locator, context)
 
 
@@ -266,16 +268,17 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _cut_context(text: str, token_spans: TokenSpans, limit: int) -> str:
-    """Cut a context to a number of tokens, at a word where there is one."""
+def _cut_context(text: str, token_spans: TokenSpans, limit: int) -> tuple[str, int]:
+    """Cut a context to a number of tokens, at a word where there is one; also count them."""
     if not text or limit <= 0:
-        return ""
+        return "", 0
     # a title may be a megabyte
     text = text[: limit * 40]
     spans = token_spans(text)
     if len(spans) <= limit:
-        return text
+        return text, len(spans)
     end = int(spans[limit][0])
     space = text.rfind(" ", 0, end)
     end = space if space > end // 2 else safe_cut(text, 0, end)
-    return text[:end].rstrip(" >|")
+    text = text[:end].rstrip(" >|")
+    return text, len(token_spans(text))

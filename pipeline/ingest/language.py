@@ -7,7 +7,7 @@ from typing import Any
 
 # below this a guess is worth little
 _MIN_LETTERS = 40
-_SAMPLE_CHARS = 600
+_SAMPLE_CHARS = 320
 _MIN_PROBABILITY = 0.9
 
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Literal
 from foveate.pipeline.errors import ConfigError, LimitExceeded, LoadError
 
 MIB = 1 << 20
+MAX_FILE_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class IngestOptions:
     picture too; 'auto' does so where its text layer is missing.
     """
 
-    max_file_bytes: int = 512 * MIB
+    max_file_bytes: int = MAX_FILE_BYTES
     max_record_bytes: int = 32 * MIB
     max_unpacked_bytes: int = 1024 * MIB
     max_unpacked_ratio: int = 200
@@ -93,7 +94,7 @@ class IngestOptions:
                 f"unknown option ingest.{unknown[0]} (known: {', '.join(sorted(known))})"
             )
         lists = {"text_columns", "pdf_passwords"}
-        values = {
+        values: dict[str, Any] = {
             name: ((value,) if isinstance(value, str) else tuple(value)) if name in lists else value
             for name, value in table.items()
         }
@@ -117,7 +118,7 @@ class OpenedFile:
         type: str,
         size: int | None = None,
         data: bytes | None = None,
-        limit_bytes: int = IngestOptions.max_file_bytes,
+        limit_bytes: int = MAX_FILE_BYTES,
     ) -> None:
         self.path = path
         self.media_type = media_type

@@ -13,8 +13,7 @@ _STOP = re.compile(
     r"|\n[ \t]*(?:\n[ \t]*)+|\f"
 )
 _SPACE = re.compile(r"\s*")
-_WORD_BEFORE = re.compile(r"[^\W_](?:[\w.\-\u2019']*[^\W_])?$")
-_NUMBERED = re.compile(r"(?:^|\n)[ \t]*(?:\(?\w{1,3}[.)]|\d+(?:\.\d+)*\.)$")
+_NUMBER = re.compile(r"\d{1,3}(?:\.\d+)*|\w")
 _WORD_AFTER = re.compile(r"[\"'\u2018\u201c\u00ab(\[]*(\w+)")
 # Thai, Lao, Khmer and Burmese part their sentences by spaces only
 _SPACED = re.compile(
@@ -26,18 +25,19 @@ _ABBREVIATIONS = {
     "never": """
         mr mrs ms mx dr prof rev hon gen col maj capt lt sgt sen rep gov pres st mt messrs mme mlle
         hr fr frl dipl ing sra srta ud uds dott sig vs cf viz approx resp eg ie bzw ca z.b d.h u.a
-        e.g i.e u.s.w o.ä vgl evtl sog bspw bzgl \u0442.\u0435 \u0442.\u043a \u0438\u043c \u0443\u043b \u0440\u0438\u0441 \u0441\u043c
+        e.g i.e u.s.w o.\u00e4 vgl evtl sog bspw bzgl
+        \u0442.\u0435 \u0442.\u043a \u0438\u043c \u0443\u043b \u0440\u0438\u0441
     """,
     # not the end when a number or one letter follows
     "number": """
         no nos nr fig figs eq eqs vol vols p pp ch chap sec sect art abs par para tab tabl ref refs
-        ex app ed eds bd s n nº num \u0441\u0442\u0440 \u0442
+        ex app ed eds bd s n n\u00ba num \u0441\u0442\u0440 \u0442
     """,
     # the end only when the next word often begins a sentence
     "maybe": """
         etc al inc ltd co corp bros dept univ assn jr sr ph.d m.d b.a m.a jan feb mar apr jun jul
-        aug sep sept oct nov dec mon tue wed thu fri sat sun a.m p.m u.s u.k u.n e.u usw \u0433 \u0433\u0433
-        \u0442.\u0434 \u0442.\u043f est bldg ave blvd rd
+        aug sep sept oct nov dec mon tue wed thu fri sat sun a.m p.m u.s u.k u.n e.u usw
+        \u0433 \u0433\u0433 \u0442.\u0434 \u0442.\u043f est bldg ave blvd rd
     """,
     "starters": """
         the a an it he she they we you i in on at this that these those there here when where while
@@ -105,13 +105,12 @@ def _ends(text: str, match: re.Match[str], start: int) -> bool:
         return False
     if mark[0] != "." or mark.startswith(".."):
         return True
-    before = text[max(start, match.start() - 40) : match.start()]
-    if _NUMBERED.search(text[max(0, match.start() - 12) : match.start() + 1]):
-        return False
-    found = _WORD_BEFORE.search(before)
-    if found is None:
+    words = text[max(start, match.start() - 40) : match.start()].split()
+    token = words[-1].lstrip("([{\"'\u2018\u201c\u00ab") if words else ""
+    if not token:
         return True
-    token = found.group()
+    if _NUMBER.fullmatch(token) and _begins_line(text, match.start() - len(token)):
+        return False
     lower = token.lower()
     if lower in _TITLES:
         return False
@@ -122,3 +121,9 @@ def _ends(text: str, match: re.Match[str], start: int) -> bool:
     if initial or dotted or lower in _MAYBE:
         return not word or word.lower() in _STARTERS
     return True
+
+
+def _begins_line(text: str, position: int) -> bool:
+    while position > 0 and text[position - 1] in " \t(":
+        position -= 1
+    return position == 0 or text[position - 1] == "\n"

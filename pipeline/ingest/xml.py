@@ -1,0 +1,87 @@
+"""XML and SVG: the text of the elements, a line each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lxml import etree
+
+from foveate.pipeline.errors import LoadError
+from foveate.pipeline.ingest.build import TextBuilder
+from foveate.pipeline.ingest.decode import decode
+from foveate.pipeline.ingest.epub import parse_xml
+from foveate.pipeline.ingest.html import declared_encoding
+from foveate.pipeline.ingest.options import IngestOptions, OpenedFile
+from foveate.pipeline.types import Document, Note
+
+_DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
+_TITLES = frozenset({"title", "headline"})
+_HEADINGS = frozenset({"head", "heading", "h1", "h2", "h3"})
+
+
+def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
+    """Yield the text inside the elements. Entities are never expanded."""
+    if len(file.data) > options.max_xml_bytes:
+        limit = options.max_xml_bytes
+        raise LoadError(f"{len(file.data)} bytes of XML, more than ingest.max_xml_bytes = {limit}")
+    decoded = decode(file.data, override=options.encoding, declared=declared_encoding(file.data))
+    source = _DECLARATION.sub("", decoded.text.lstrip("\ufeff"))
+    if re.search(r"<!ENTITY", source[:65_536]):
+        note = Note("info", "entities that the file defines were not expanded")
+        notes = (*decoded.notes, note)
+    else:
+        notes = decoded.notes
+    root = parse_xml(source.encode("utf-8", "replace"))
+    builder = TextBuilder(options.max_text_chars)
+    title = _add(root, builder)
+    yield Document(
+        file.digest,
+        file.media_type,
+        file.type,
+        file.size,
+        builder.text(),
+        title=title,
+        encoding=decoded.encoding,
+        blocks=tuple(builder.blocks),
+        notes=notes,
+    )
+
+
+def _add(root: etree._Element, builder: TextBuilder) -> str | None:
+    """Add each run of mixed content as a paragraph; return the first title."""
+    title: str | None = None
+    walker = etree.iterwalk(root, events=("start",))
+    for _, element in walker:
+        name = etree.QName(element).localname.lower()
+        if name in {"script", "style"}:
+            walker.skip_subtree()
+            continue
+        if not _holds_text(element):
+            continue
+        # elements inside a sentence are read with it
+        walker.skip_subtree()
+        text = " ".join("".join(_pieces(element)).split())
+        if name in _TITLES and title is None:
+            title = text
+        if name in _TITLES or name in _HEADINGS:
+            builder.heading(text, 2)
+        else:
+            builder.paragraph(text)
+    return title
+
+
+def _holds_text(element: etree._Element) -> bool:
+    """Whether an element has words of its own, beside those of its children."""
+    if element.text and element.text.strip():
+        return True
+    return any(child.tail and child.tail.strip() for child in element)
+
+
+def _pieces(element: etree._Element) -> Iterator[str]:
+    walker = etree.iterwalk(element, events=("start", "end", "comment", "pi", "entity"))
+    for event, node in walker:
+        if event == "start":
+            yield node.text or ""
+        elif node is not element:
+            yield node.tail or ""
