@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Protocol = Literal["kitty", "iterm2", "sixel"]
+PROTOCOLS: tuple[Protocol, ...] = ("kitty", "iterm2", "sixel")
 CHUNK = 4096  # base64 characters in one kitty escape
 SIXEL_TERMS = ("foot", "mlterm", "yaft", "contour")
 
@@ -28,9 +29,9 @@ def protocol(environ: Mapping[str, str] | None = None) -> Protocol | None:
     """
     env = os.environ if environ is None else environ
     asked = env.get("FOVEATE_IMAGES", "").lower()
-    for name in ("kitty", "iterm2", "sixel"):
+    for name in PROTOCOLS:
         if asked == name:
-            return name  # type: ignore[return-value]
+            return name
     if asked or env.get("TMUX") or env.get("TERM", "").startswith(("screen", "tmux", "dumb")):
         return None
     term, program = env.get("TERM", ""), env.get("TERM_PROGRAM", "")
