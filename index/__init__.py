@@ -1,1 +1,1 @@
-REGISTRY: dict[str, str] = {}
+REGISTRY: dict[str, str] = {"disk": "foveate.index.disk:DiskIndex"}

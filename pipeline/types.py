@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Modality = Literal["text", "table", "image", "page"]
 MODALITIES: tuple[Modality, ...] = ("text", "table", "image", "page")
 
-FileState = Literal["indexed", "empty", "skipped", "failed"]
+FileState = Literal["indexed", "partial", "empty", "skipped", "failed"]
 NoteKind = Literal["skipped", "failed", "empty", "truncated", "guessed", "ocr", "info"]
 BlockKind = Literal["heading", "paragraph", "list", "table", "code", "caption"]
 

@@ -1,0 +1,507 @@
+"""The index in a folder: what the engine, and everyone who reads, talks to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foveate.index import filters, reading, report, upkeep
+from foveate.index.catalog import (
+    FORMAT,
+    Catalog,
+    create_catalog,
+    generation,
+    get_meta,
+    migrate,
+    set_meta,
+)
+from foveate.index.lexical import Words, WordsWriter
+from foveate.index.lock import WriterLock
+from foveate.index.neighbours import Plan
+from foveate.index.records import unpack_words
+from foveate.index.storage import make_folder, sync_folder, writing
+from foveate.index.towers import Tower
+from foveate.index.vectors import Allowed, Snapshot, attach, load_snapshot
+from foveate.index.writer import Writer
+from foveate.pipeline.errors import (
+    CorruptIndex,
+    IndexLocked,
+    IndexNotFound,
+    IndexWriteError,
+    QueryError,
+    ShapeError,
+    SpaceMismatch,
+)
+from foveate.pipeline.types import MODALITIES, FileRecord, Passage, Source, WordBoxes
+
+if TYPE_CHECKING:
+    from foveate.pipeline.types import Floats, Ints
+
+MAX_RESULTS = 100_000
+_N_FILTERS_KEPT = 16
+_RETRIES = 10
+
+__all__ = ["DiskIndex", "Tower", "Writer"]
+
+
+class DiskIndex:
+    """An index in a folder. Threads may share it; a forked process opens its own handles.
+
+    Every search runs on the newest commit and never waits for a writer.
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        self.path = path
+        self._catalog = Catalog(path / "catalog.sqlite")
+        self._lock = threading.RLock()
+        self._reset()
+        if self._catalog.format < FORMAT:
+            with self._locked(0.0), writing(path):
+                migrate(self._catalog)
+        with self._catalog.reader() as db:
+            rows = db.execute("SELECT role, tower, space, dim FROM towers ORDER BY number")
+            self.towers: Mapping[str, Tower] = {r[0]: Tower(*r) for r in rows}
+            self.settings: Mapping[str, Any] = get_meta(db, "settings", {})
+            options = {**get_meta(db, "options", {}), **options}
+        self.plan = Plan.of(options)
+        self._repair()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        towers: Mapping[str, Tower],
+        settings: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> DiskIndex:
+        """Make an empty index. It is made aside and renamed, so it is there whole or not at all.
+
+        settings: kept as they are, for whoever opens the index. options: fields of `Plan`.
+
+        Raises:
+            IndexWriteError: there is something at the path, or it can't be written.
+            ConfigError: an option is unknown or has an unknown value.
+        """
+        Plan.of(options)
+        home = Path(os.path.abspath(os.fspath(path)))
+        if home.exists() and not (home.is_dir() and not any(home.iterdir())):
+            raise IndexWriteError(f"cannot create an index at {str(home)!r}: something is there")
+        aside = home.with_name(f".{home.name[:80]}.{os.getpid()}-{os.urandom(4).hex()}.new")
+        try:
+            with writing(home):
+                home.parent.mkdir(parents=True, exist_ok=True)
+                _fill(aside, towers, settings or {}, options)
+                os.replace(aside, home)
+                sync_folder(home.parent)
+        finally:
+            if aside.exists():
+                shutil.rmtree(aside, ignore_errors=True)
+        return cls.open(home)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], **options: Any) -> DiskIndex:
+        """Open an index. options: fields of `Plan` that differ from those it was made with.
+
+        Raises:
+            IndexNotFound: there is none. IndexVersionError: a newer foveate wrote it.
+            CorruptIndex: it contradicts itself.
+        """
+        home = Path(os.path.abspath(os.fspath(path)))
+        if not (home / "catalog.sqlite").is_file():
+            raise IndexNotFound(f"there is no index at {str(home)!r}: make one with foveate index")
+        return cls(home, options)
+
+    @property
+    def generation(self) -> int:
+        """The number of the newest commit."""
+        return self._catalog.generation
+
+    def vectors_folder(self, role: str) -> Path:
+        """Return the folder of a tower's segments."""
+        return self.path / "vectors" / self.towers[role].folder
+
+    # ---- read
+
+    def passages(self, ids: Sequence[int] | Ints) -> list[Passage]:
+        """Return passages in the order of the ids; those that are gone are left out."""
+        with self._catalog.snapshot() as db:
+            return self._here()._reader.passages(db, generation(db), [int(i) for i in ids])
+
+    def source_text(self, source_id: str) -> str:
+        """Return the canonical text of a source. Raises QueryError if there is none."""
+        with self._catalog.snapshot() as db:
+            return reading.source_text(db, source_id)
+
+    def word_boxes(self, source_id: str) -> WordBoxes | None:
+        """Return where the words of a source stand, for PDF and OCR text."""
+        with self._catalog.snapshot() as db:
+            row = reading.source_row(db, source_id)
+            (data,) = db.execute("SELECT words FROM sources WHERE row = ?", (row,)).fetchone()
+        return unpack_words(data)
+
+    def find(self, label_or_id: str | int) -> Passage:
+        """Return the passage that a printed label or an id names. Raises QueryError."""
+        with self._catalog.snapshot() as db:
+            found = reading.find_passage(db, str(label_or_id))
+            return self._here()._reader.passages(db, generation(db), [found])[0]
+
+    def neighbours(self, passage: Passage, before: int, after: int) -> list[Passage]:
+        """Return the passages around one in its source, itself among them, in order."""
+        with self._catalog.snapshot() as db:
+            ids = reading.neighbour_ids(db, passage, before, after)
+            return self._here()._reader.passages(db, generation(db), ids)
+
+    def vectors(self, ids: Sequence[int] | Ints, role: str) -> Floats:
+        """Return (n, dim) float32, stored vectors; rows of NaN where a passage has none."""
+        snapshot = self._snapshot(role)
+        wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
+        rows = snapshot.rows_of(wanted)
+        if snapshot.alive is not None:
+            rows = np.where((rows >= 0) & snapshot.alive[rows], rows, -1)
+        out = np.full((len(wanted), snapshot.tower.dim), np.nan, dtype=np.float32)
+        out[rows >= 0] = snapshot.take(rows[rows >= 0])
+        return out
+
+    def count(self, where: str | filters.Filter | None = None) -> int:
+        """Return the number of passages, or of those that a filter lets through."""
+        with self._catalog.snapshot() as db:
+            tree = _tree(where)
+            if tree is None:
+                return int(db.execute("SELECT count(*) FROM passages").fetchone()[0])
+            condition, bound = filters.to_sql(tree)
+            sql = "SELECT count(*) FROM passages p JOIN sources s ON s.row = p.source WHERE "
+            return int(db.execute(sql + condition, bound).fetchone()[0])
+
+    def files(self, state: str | None = None) -> Iterator[FileRecord]:
+        """Yield files by name; state: as in `FileRecord`, or 'partial'; None = all."""
+        with self._catalog.reader() as db:
+            yield from reading.all_files(db, state)
+
+    def sources(self) -> Iterator[Source]:
+        """Yield every source in the order in which they were indexed."""
+        with self._catalog.reader() as db:
+            yield from reading.all_sources(db)
+
+    def status(self) -> dict[str, Any]:
+        """Return what is in the index and how it is searched, as JSON types."""
+        return report.status(self)
+
+    def check(self, n: int = 200) -> dict[str, Any]:
+        """Compare all parts with each other; n: passages whose text is cut and looked up again.
+
+        Returns: ok (bool), problems (list of texts), recall by tower, and what was looked at.
+        """
+        return report.check(self, n)
+
+    # ---- search
+
+    def search_vectors(
+        self, role: str, queries: Floats, k: int, *, where: str | filters.Filter | None = None,
+        modalities: Collection[str] | None = None,
+    ) -> tuple[Floats, Ints]:  # fmt: skip
+        """Find the passages whose vectors are nearest, among those that the filter lets through.
+
+        queries: (q, dim) float32, L2-normalised.
+        Returns: scores (q, k) float32 descending, -inf where empty; ids (q, k) int64, -1 = empty.
+
+        Raises:
+            SpaceMismatch: the index has no vectors of this role.
+            ShapeError: the queries are of another shape, or not finite.
+            QueryError: k or the filter can't be used.
+        """
+        k = _checked(k)
+        snapshot = self._snapshot(role)
+        array: Floats = np.ascontiguousarray(queries, dtype=np.float32)
+        if array.ndim != 2 or array.shape[1] != snapshot.tower.dim:
+            raise ShapeError(
+                f"expected queries (q, {snapshot.tower.dim}) for {role!r}, got {array.shape}"
+            )
+        if not np.isfinite(array).all():
+            raise ShapeError("expected finite query vectors, got NaN or infinity")
+        mask = snapshot.mask(_codes(modalities), self._allowed(where))
+        scores, ids = snapshot.search(array, min(k, max(1, snapshot.n)), mask, self.plan)
+        if ids.shape[1] < k:
+            wide = ((0, 0), (0, k - ids.shape[1]))
+            scores = np.pad(scores, wide, constant_values=-np.inf)
+            ids = np.pad(ids, wide, constant_values=-1)
+        return scores, ids
+
+    def search_words(
+        self, text: str, k: int, *, where: str | filters.Filter | None = None,
+        modalities: Collection[str] | None = None,
+    ) -> tuple[Floats, Ints]:  # fmt: skip
+        """Find passages by BM25. Any text is a query; of a very long one the first words count.
+
+        Returns: scores (k',) float32 descending, ids (k',) int64, k' <= k.
+
+        Raises:
+            QueryError: k or the filter can't be used.
+        """
+        k = _checked(k)
+        words, now = self._words()
+        codes = _codes(modalities)
+        if codes is not None and codes >= self._facts(now)[1]:
+            codes = None
+        scores, ids = words.search(
+            text, k, self._facts(now)[0], allowed=self._allowed(where), modalities=codes
+        )
+        if words.generation != now and len(ids):
+            # the words are a moment behind: leave out what the catalogue has dropped since
+            with self._catalog.reader() as db:
+                marks = ",".join("?" * len(ids[:500]))
+                sql = f"SELECT id FROM passages WHERE id IN ({marks})"
+                real = {r[0] for r in db.execute(sql, ids[:500].tolist())}
+            keep = np.array([i in real or n >= 500 for n, i in enumerate(ids.tolist())], dtype=bool)
+            scores, ids = scores[keep], ids[keep]
+        return scores, ids
+
+    # ---- write
+
+    @contextmanager
+    def writer(self, timeout_s: float = 0.0) -> Iterator[Writer]:
+        """Hold the only right to write. Leaving commits; an exception goes back to the last commit.
+
+        Raises:
+            IndexLocked: another writer has it; says who and since when.
+            IndexWriteError: the folder can't be written to.
+        """
+        with self._locked(timeout_s), writing(self.path):
+            writer = Writer(self)
+            try:
+                upkeep.sweep(self.path, writer.db)
+                writer.keeper.catch_up(writer.db)
+                yield writer
+                writer.commit()
+                writer.refresh_neighbours()
+            except BaseException:
+                writer.rollback()
+                raise
+            finally:
+                writer.close()
+
+    def compact(self, timeout_s: float = 0.0) -> dict[str, Any]:
+        """Erase what was removed from every file, and bring the segments together.
+
+        Returns: bytes before and after, and whether a reader held up the last step.
+        """
+        before = report.bytes_by_part(self.path)
+        with self.writer(timeout_s) as writer:
+            erased = writer.compact()
+        return {"before": before, "after": report.bytes_by_part(self.path), "erased": erased}
+
+    def close(self) -> None:
+        self._catalog.close()
+        with self._lock:
+            self._reset()
+
+    def __enter__(self) -> DiskIndex:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ---- parts
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._reader = reading.PassageReader()
+        self._snapshots: dict[str, tuple[int, Snapshot]] = {}
+        self._opened: tuple[Path, Words] | None = None
+        self._known: tuple[int, tuple[str | None, ...], frozenset[int]] | None = None
+        self._filters: OrderedDict[tuple[int, filters.Filter], Allowed] = OrderedDict()
+
+    def _here(self) -> DiskIndex:
+        if self._pid != os.getpid():
+            import faiss
+
+            # a lock that another thread held at the fork will never be released, and the threads
+            # of OpenMP and tantivy did not come along
+            self._lock = threading.RLock()
+            self._reset()
+            faiss.omp_set_num_threads(1)
+        return self
+
+    @contextmanager
+    def _locked(self, timeout_s: float) -> Iterator[None]:
+        lock = WriterLock(self.path / "lock")
+        try:
+            lock.acquire(timeout_s)
+        except OSError as error:
+            raise IndexWriteError(
+                f"could not write to the index {str(self.path)!r}: {error}"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _repair(self) -> None:
+        """Let words catch up that a killed writer left behind, if nobody is at it already."""
+        with self._catalog.reader() as db:
+            folder, now = upkeep.words_folder(self.path, db), generation(db)
+        try:
+            if Words(folder, 0.0).generation == now:
+                return
+        except CorruptIndex:
+            pass
+        try:
+            with self.writer():
+                pass
+        except (IndexLocked, IndexWriteError):
+            # a writer is at work and will do it, or this place is for reading only
+            return
+
+    def _snapshot(self, role: str) -> Snapshot:
+        if role not in self.towers:
+            raise SpaceMismatch(
+                f"the index has no vectors for {role!r} (it has: {', '.join(self.towers)})"
+            )
+        here = self._here()
+        now = self._catalog.generation
+        held = here._snapshots.get(role)
+        if held is not None and held[0] == now:
+            return held[1]
+        with here._lock:
+            held = here._snapshots.get(role)
+            if held is not None and held[0] >= now:
+                return held[1]
+            loaded = self._load(role, held[1] if held else None)
+            here._snapshots[role] = loaded
+            return loaded[1]
+
+    def _load(self, role: str, previous: Snapshot | None) -> tuple[int, Snapshot]:
+        folder = self.vectors_folder(role)
+        for attempt in range(_RETRIES):
+            with self._catalog.snapshot() as db:
+                now = generation(db)
+                try:
+                    snapshot = load_snapshot(db, folder, self.towers[role], previous)
+                except CorruptIndex:
+                    # a writer may have put segments together between the list and the opening
+                    if attempt == _RETRIES - 1 or self._catalog.generation == now:
+                        raise
+                    continue
+            attach(snapshot, folder, self.plan)
+            return now, snapshot
+        raise CorruptIndex(f"the vectors of {role!r} change faster than they can be opened")
+
+    def _words(self) -> tuple[Words, int]:
+        here = self._here()
+        with self._catalog.reader() as db:
+            now = generation(db)
+            held = here._opened
+            if held is not None and held[1].generation == now:
+                return held[1], now
+            folder = upkeep.words_folder(self.path, db)
+        with here._lock:
+            for attempt in range(_RETRIES):
+                try:
+                    if here._opened is not None and here._opened[0] == folder:
+                        here._opened[1].reload()
+                    else:
+                        here._opened = (folder, Words(folder, self.plan.title_boost))
+                    return here._opened[1], now
+                except CorruptIndex:
+                    with self._catalog.reader() as db:
+                        other = upkeep.words_folder(self.path, db)
+                    if other == folder and attempt > 1:
+                        raise
+                    folder, here._opened = other, None
+        raise CorruptIndex(f"the words of {str(self.path)!r} change faster than they can be opened")
+
+    def _facts(self, now: int) -> tuple[tuple[str | None, ...], frozenset[int]]:
+        """Return the languages and modalities that the index holds."""
+        here = self._here()
+        known = here._known
+        if known is None or known[0] != now:
+            with self._catalog.reader() as db:
+                kinds = frozenset(reading.modalities(db))
+                known = here._known = (now, reading.languages(db), kinds)
+        return known[1], known[2]
+
+    def _allowed(self, where: str | filters.Filter | None) -> Allowed | None:
+        tree = _tree(where)
+        if tree is None:
+            return None
+        here = self._here()
+        by_source = not filters.uses_passages(tree)
+        condition, bound = filters.to_sql(tree)
+        with self._catalog.snapshot() as db:
+            key = (generation(db), tree)
+            with here._lock:
+                if key in here._filters:
+                    return here._filters[key]
+            sql = (
+                f"SELECT s.row FROM sources s WHERE {condition}"
+                if by_source
+                else "SELECT p.id FROM passages p JOIN sources s ON s.row = p.source "
+                f"WHERE {condition}"
+            )
+            found = np.fromiter((r[0] for r in db.execute(sql, bound)), dtype=np.int64)
+        allowed = Allowed.of(found, by_source=by_source)
+        with here._lock:
+            here._filters[key] = allowed
+            while len(here._filters) > _N_FILTERS_KEPT:
+                here._filters.popitem(last=False)
+        return allowed
+
+
+def _fill(
+    folder: Path,
+    towers: Mapping[str, Tower],
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    folder.mkdir(mode=0o700)
+    create_catalog(folder / "catalog.sqlite")
+    for name in ("vectors", "words", "words/1"):
+        make_folder(folder / name)
+    catalog = Catalog(folder / "catalog.sqlite")
+    with closing(catalog.writer()) as db:
+        db.execute("BEGIN IMMEDIATE")
+        for number, (role, tower) in enumerate(towers.items()):
+            if role != tower.role:
+                raise SpaceMismatch(f"the tower under {role!r} says its role is {tower.role!r}")
+            db.execute(
+                "INSERT INTO towers (role, tower, space, dim, number) VALUES (?, ?, ?, ?, ?)",
+                (role, tower.tower, tower.space, tower.dim, number),
+            )
+        set_meta(db, "settings", dict(settings))
+        set_meta(db, "options", dict(options))
+        db.execute("COMMIT")
+    catalog.close()
+    words = WordsWriter(folder / "words" / "1")
+    words.update(iter(()), (), 0, 0)
+    words.close()
+    sync_folder(folder)
+
+
+def _tree(where: str | filters.Filter | None) -> filters.Filter | None:
+    if where is None or isinstance(where, str):
+        return filters.parse(where) if where and where.strip() else None
+    return where
+
+
+def _checked(k: int) -> int:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise QueryError(f"k must be a whole number of at least 1, got {k!r}")
+    return min(int(k), MAX_RESULTS)
+
+
+def _codes(modalities: Collection[str] | None) -> frozenset[int] | None:
+    if modalities is None:
+        return None
+    names = [modalities] if isinstance(modalities, str) else list(modalities)
+    for name in names:
+        if name not in MODALITIES:
+            raise QueryError(f"modality is one of {', '.join(MODALITIES)}, got {name!r}")
+    return frozenset(MODALITIES.index(name) for name in names)

@@ -1,0 +1,329 @@
+"""Search the vectors of one tower: the newest snapshot of its segments, exact or by FAISS."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foveate.index import neighbours
+from foveate.index.neighbours import Neighbours, Plan
+from foveate.index.segments import Rows, open_segment
+from foveate.index.towers import Tower
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foveate.pipeline.types import Floats, Ints
+
+_GATHER_SHARE = 0.2  # below this share, copying the rows out beats scanning all of them
+_N_SELF_TEST = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allowed:
+    """What a filter lets through: passages, or all passages of some sources.
+
+    members: (top + 1,) bool, indexed by passage id or by source row. n: how many are true.
+    """
+
+    members: NDArray[np.bool_]
+    by_source: bool
+    n: int
+
+    @classmethod
+    def of(cls, found: Ints, *, by_source: bool) -> Allowed:
+        members = np.zeros(int(found.max()) + 1 if len(found) else 1, dtype=np.bool_)
+        members[found] = True
+        return cls(members, by_source, len(found))
+
+    def mask(self, values: Ints) -> NDArray[np.bool_]:
+        """values: (n,) int64, passage ids or source rows. Returns (n,) bool."""
+        inside = values < len(self.members)
+        if inside.all():
+            return self.members[values]
+        found = np.zeros(len(values), dtype=np.bool_)
+        found[inside] = self.members[values[inside]]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    name: str
+    rows: Rows
+
+
+class Snapshot:
+    """The vectors of a tower as one commit left them. Rows are numbered across segments.
+
+    alive: (n,) bool, False where the passage was removed; None when all live.
+    """
+
+    def __init__(self, tower: Tower, layout: int, segments: list[Segment], dead: Ints) -> None:
+        self.tower = tower
+        self.layout = layout
+        self.segments = segments
+        self.offsets = np.cumsum([0, *(len(s.rows) for s in segments)])
+        self.n = int(self.offsets[-1])
+        self.ids = _joined([s.rows.ids for s in segments], np.int64)
+        self.sources = _joined([s.rows.sources for s in segments], np.int64)
+        self.modalities = _joined([s.rows.modalities for s in segments], np.uint8)
+        self.alive: NDArray[np.bool_] | None = None
+        gone = self.rows_of(dead)
+        gone = gone[gone >= 0]
+        if len(gone):
+            self.alive = np.ones(self.n, dtype=np.bool_)
+            self.alive[gone] = False
+        self.n_alive = self.n - len(gone)
+        self.near: Neighbours | None = None
+        self._masks: dict[frozenset[int] | None, NDArray[np.bool_] | None] = {}
+
+    def rows_of(self, ids: Ints) -> Ints:
+        """Return (n,) int64 row numbers of passages, -1 where a passage has no vector here."""
+        if not self.n:
+            return np.full(len(ids), -1, dtype=np.int64)
+        places = np.searchsorted(self.ids, ids).clip(max=self.n - 1)
+        return np.where(self.ids[places] == ids, places, -1)
+
+    def take(self, rows: Ints) -> Floats:
+        """Copy rows out of the segments. rows: (m,) int64, any order."""
+        out = np.empty((len(rows), self.tower.dim), dtype=np.float32)
+        homes = np.searchsorted(self.offsets, rows, side="right") - 1
+        for home in np.unique(homes):
+            here = homes == home
+            out[here] = self.segments[home].rows.vectors[rows[here] - self.offsets[home]]
+        return out
+
+    def blocks(self, start: int = 0) -> list[Floats]:
+        """Return the vectors from a row on, without copying."""
+        found = []
+        for segment, offset in zip(self.segments, self.offsets[:-1], strict=True):
+            if offset + len(segment.rows) > start:
+                found.append(segment.rows.vectors[max(0, start - int(offset)) :])
+        return found
+
+    def mask(
+        self, modalities: frozenset[int] | None, allowed: Allowed | None
+    ) -> NDArray[np.bool_] | None:
+        """Return (n,) bool of the rows that may be found, None when all may."""
+        if modalities not in self._masks:
+            mask = self.alive
+            if modalities is not None:
+                kinds = np.isin(self.modalities, list(modalities))
+                mask = kinds if mask is None else mask & kinds
+            if mask is not None and mask.all():
+                mask = None
+            self._masks[modalities] = mask
+        mask = self._masks[modalities]
+        if allowed is not None:
+            passing = allowed.mask(self.sources if allowed.by_source else self.ids)
+            mask = passing if mask is None else mask & passing
+        return mask
+
+    def search(
+        self, queries: Floats, k: int, mask: NDArray[np.bool_] | None, plan: Plan
+    ) -> tuple[Floats, Ints]:
+        """Find the k best rows that may be found.
+
+        queries: (q, dim) float32. Returns: scores (q, k) float32 descending, -inf where empty;
+        ids (q, k) int64 of passages, -1 = empty. Equal scores come in the order of ids.
+        """
+        n_free = self.n if mask is None else int(np.count_nonzero(mask))
+        near = self.near
+        if near is None or n_free <= max(plan.exact_max, k):
+            return self._exact(queries, k, mask, n_free)
+        n_near = near.facts.n
+        head = None if mask is None else mask[:n_near]
+        wide = k * plan.refine if near.facts.kind == "ivfpq" else k
+        scores, rows = near.search(queries, min(wide, n_near), head)
+        n_head = n_near if head is None else int(np.count_nonzero(head))
+        if ((rows >= 0).sum(1) < min(k, n_head)).any():
+            # the graph's walk missed what the filter lets through
+            return self._exact(queries, k, mask, n_free)
+        if near.facts.kind == "ivfpq":
+            scores = self._rescore(queries, rows)
+        tail = None
+        if n_near < self.n:
+            tail = self._scan(queries, k, mask, n_near)
+        return self._best(k, [(scores, rows)] + ([tail] if tail else []))
+
+    def _rescore(self, queries: Floats, rows: Ints) -> Floats:
+        scores = np.full(rows.shape, -np.inf, dtype=np.float32)
+        for i, found in enumerate(rows):
+            real = found >= 0
+            scores[i, real] = self.take(found[real]) @ queries[i]
+        return scores
+
+    def _exact(
+        self, queries: Floats, k: int, mask: NDArray[np.bool_] | None, n_free: int
+    ) -> tuple[Floats, Ints]:
+        if mask is None or n_free > _GATHER_SHARE * self.n:
+            return self._best(k, [self._scan(queries, k, mask, 0)])
+        found: list[tuple[Floats, Ints]] = []
+        chosen = np.flatnonzero(mask)
+        for start in range(0, len(chosen), 16_384):
+            rows = chosen[start : start + 16_384]
+            scores, places = top(queries @ self.take(rows).T, k)
+            found.append((scores, np.where(places >= 0, rows[places], -1)))
+        return self._best(k, found)
+
+    def _scan(
+        self, queries: Floats, k: int, mask: NDArray[np.bool_] | None, start: int
+    ) -> tuple[Floats, Ints]:
+        found: list[tuple[Floats, Ints]] = []
+        row = start
+        for block in self.blocks(start):
+            # one product a segment for a few queries; pieces when the scores would be large
+            step = len(block) if len(queries) <= 4 else 16_384
+            for low in range(0, len(block), step):
+                piece = block[low : low + step]
+                scores = (piece @ queries[0])[None] if len(queries) == 1 else queries @ piece.T
+                if mask is not None:
+                    scores = np.where(mask[row : row + len(piece)], scores, -np.inf)
+                best, places = top(scores, k)
+                found.append((best, np.where(places >= 0, places + row, -1)))
+                row += len(piece)
+        if not found:
+            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        return (
+            np.concatenate([f[0] for f in found], 1),
+            np.concatenate([f[1] for f in found], 1),
+        )
+
+    def _best(self, k: int, found: list[tuple[Floats, Ints]]) -> tuple[Floats, Ints]:
+        n_queries = found[0][0].shape[0] if found else 0
+        scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
+        ids = np.full((n_queries, k), -1, dtype=np.int64)
+        if not self.n:
+            return scores, ids
+        all_scores = np.concatenate([f[0] for f in found], 1)
+        rows = np.concatenate([f[1] for f in found], 1)
+        for i in range(n_queries):
+            real = np.flatnonzero(rows[i] >= 0)
+            order = real[np.lexsort((rows[i, real], -all_scores[i, real]))][:k]
+            scores[i, : len(order)] = all_scores[i, order]
+            ids[i, : len(order)] = self.ids[rows[i, order]]
+        return scores, ids
+
+
+def _joined(parts: list[Any], kind: type) -> Any:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=kind)
+
+
+def top(scores: Floats, k: int) -> tuple[Floats, Ints]:
+    """Return the k best of each row, unsorted; of equals, those that come first.
+
+    scores: (q, n) float32, -inf where nothing may be found. Returns: scores (q, m) and places
+    (q, m), m = min(k, n); place -1 where nothing is left.
+    """
+    q, n = scores.shape
+    if k >= n:
+        places = np.broadcast_to(np.arange(n), (q, n))
+        return scores, np.where(np.isneginf(scores), -1, places)
+    places = np.empty((q, k), dtype=np.int64)
+    for i in range(q):
+        row = scores[i]
+        least = np.partition(row, n - k)[n - k]
+        above = np.flatnonzero(row > least)
+        equal = np.flatnonzero(row == least)[: k - len(above)]
+        places[i] = np.concatenate((above, equal))
+    best = np.take_along_axis(scores, places, 1)
+    return best, np.where(np.isneginf(best), -1, places)
+
+
+def load_snapshot(
+    db: sqlite3.Connection, folder: Path, tower: Tower, previous: Snapshot | None
+) -> Snapshot:
+    """Open the tower as the connection's transaction sees it; known segments are used again."""
+    (layout,) = db.execute("SELECT layout FROM towers WHERE role = ?", (tower.role,)).fetchone()
+    known = {s.name: s for s in previous.segments} if previous else {}
+    segments = []
+    listed = db.execute(
+        "SELECT name, n FROM segments WHERE role = ? ORDER BY position", (tower.role,)
+    ).fetchall()
+    for name, n in listed:
+        rows = known.get(name) or Segment(name, open_segment(folder / name, n, tower.dim))
+        segments.append(rows)
+    dead = np.fromiter((r[0] for r in db.execute("SELECT passage FROM removed")), dtype=np.int64)
+    snapshot = Snapshot(tower, layout, segments, dead)
+    if previous and previous.near and previous.layout == layout:
+        snapshot.near = previous.near
+    return snapshot
+
+
+def attach(snapshot: Snapshot, folder: Path, plan: Plan) -> None:
+    """Give a snapshot the FAISS file that fits it best, if its size calls for one."""
+    kind, _ = plan.choose(snapshot.n, snapshot.tower.dim)
+    if kind == "flat" or not snapshot.n:
+        snapshot.near = None
+        return
+    facts = neighbours.find_facts(folder, snapshot.layout, snapshot.n)
+    if facts is None or (snapshot.near and snapshot.near.facts.n >= facts.n):
+        return
+    loaded = neighbours.load(folder, snapshot.layout, snapshot.n)
+    if loaded is not None:
+        snapshot.near = loaded
+
+
+def measure(snapshot: Snapshot, plan: Plan, *, tune: bool) -> float | None:
+    """Return recall@10 of FAISS against the exact search, on vectors of the tower itself.
+
+    tune: raise the effort of a search until `plan.min_recall` is reached.
+    """
+    near = snapshot.near
+    if near is None or snapshot.n_alive < 20:
+        return None
+    mask = snapshot.mask(None, None)
+    pool = np.arange(snapshot.n) if mask is None else np.flatnonzero(mask)
+    chosen = np.random.default_rng(0).choice(pool, min(_N_SELF_TEST, len(pool)), replace=False)
+    queries = snapshot.take(chosen)
+    # each finds itself, which says nothing: eleven are asked for and that one left out
+    truth = snapshot._exact(queries, 11, mask, snapshot.n_alive)[1]
+    own = snapshot.ids[chosen]
+
+    def recall() -> float:
+        got = snapshot.search(queries, 11, mask, plan)[1]
+        shares = [
+            len((set(a) & set(b)) - {o}) / max(1, len(set(b) - {o, -1}))
+            for a, b, o in zip(got.tolist(), truth.tolist(), own.tolist(), strict=True)
+        ]
+        return float(np.mean(shares))
+
+    value = recall()
+    if tune:
+        for effort in neighbours.efforts(near.facts.kind):
+            near.facts.effort = effort
+            value = recall()
+            if value >= plan.min_recall:
+                break
+    near.facts.recall = round(value, 4)
+    return near.facts.recall
+
+
+def refresh_neighbours(
+    snapshot: Snapshot, folder: Path, plan: Plan, progress: Callable[[str], None] | None = None
+) -> None:
+    """Build, extend or drop the FAISS file of a tower, as its size calls for. Writers only."""
+    kind, _ = plan.choose(snapshot.n, snapshot.tower.dim)
+    if kind == "flat" or not snapshot.n:
+        neighbours.remove_others(folder, None)
+        snapshot.near = None
+        return
+    attach(snapshot, folder, plan)
+    near = snapshot.near
+    stale = near is None or near.facts.kind != kind or snapshot.n > 4 * near.facts.n_trained
+    if near is not None and not stale and snapshot.n - near.facts.n <= plan.tail_max:
+        return
+    if progress:
+        progress(f"building {kind} over {snapshot.n} vectors of {snapshot.tower.role!r}")
+    if near is None or (stale and (near.facts.kind != kind or kind == "ivfpq")):
+        snapshot.near = neighbours.build(snapshot.blocks(), kind, plan, snapshot.layout)
+    else:
+        neighbours.extend(near, snapshot.blocks(near.facts.n))
+    measure(snapshot, plan, tune=True)
+    assert snapshot.near is not None
+    neighbours.remove_others(folder, neighbours.save(folder, snapshot.near))
