@@ -63,12 +63,12 @@ $(VENV)/bin/python:
 
 $(CORE): pyproject.toml | $(VENV)/bin/python
 	@echo "installing (several minutes the first time; torch is most of it) ..."
-	$(if $(TORCH_INDEX),$(PIP) install --quiet $(TORCH_INDEX) torch torchvision)
-	$(PIP) install --quiet --editable '.[$(EXTRA)]'
+	$(if $(TORCH_INDEX),$(PIP) install -qq $(TORCH_INDEX) torch torchvision)
+	$(PIP) install -qq --editable '.[$(EXTRA)]'
 	@touch $@
 
 $(DEV): $(CORE)
-	$(PIP) install --quiet --editable '.[$(EXTRA),dev]'
+	$(PIP) install -qq --editable '.[$(EXTRA),dev]'
 	@touch $@
 
 $(MODELS): pipeline/models.txt $(CORE)

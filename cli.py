@@ -234,8 +234,10 @@ def status(
     from foveate.pipeline import records, terminal
 
     with opened(at) as engine:
-        found = {"index": str(engine.path), **engine.status()}
+        counts = engine.status()
         held = list(engine.files(state)) if files or state else None
+        # `files` is the list of files here, so the counts by state go by another name
+        found = {"index": str(engine.path), "states": counts.pop("files", {}), **counts}
     if as_json:
         emit(found if held is None else {**found, "files": records.files(held)})
         return
