@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 # below this a guess is worth little
@@ -18,6 +19,11 @@ def language(text: str) -> str | None:
         return None
     code, probability = _identifier().classify(sample)
     return str(code) if probability >= _MIN_PROBABILITY else None
+
+
+def probabilities(text: str) -> Mapping[str, float]:
+    """Return how likely each language is for a text: {ISO 639-1 code: 0..1}."""
+    return {str(code): float(p) for code, p in _identifier().rank(text)}
 
 
 def _middle(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from foveate.pipeline.errors import LoadError
 from foveate.pipeline.ingest.clean import clean
@@ -12,12 +13,14 @@ from foveate.pipeline.types import Document
 
 def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
     """Yield the text without its formatting."""
-    from striprtf.striprtf import rtf_to_text
+    from striprtf import striprtf
+
+    convert: Any = striprtf.rtf_to_text
 
     # RTF is ASCII; every other character is escaped in it
     source = file.data.decode("latin-1")
     try:
-        text = rtf_to_text(source, errors="replace")
+        text: str = convert(source, errors="replace")
     except (ValueError, LookupError, IndexError) as error:
         raise LoadError(f"damaged rtf: {error}") from error
     yield Document(
