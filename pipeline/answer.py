@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import prompt as prompts
@@ -33,13 +33,15 @@ LONGEST_QUESTION = 4000  # code points that are compared; a longer one is cut, a
 class AnswerOptions:
     """The `[generate]` table, without the generator's own options.
 
-    extractive: quote sentences, generate nothing. n_sentences: quoted at most. n_passages,
-    budget_tokens: shown to the reader at most. max_tokens, timeout_s: of the generated answer.
+    candidates: hits that are looked at. extractive: quote sentences even if there is a generator.
+    n_sentences: quoted at most. n_passages, budget_tokens: shown to the reader at most.
+    max_tokens, timeout_s: of the generated answer.
     least_support: of a generated sentence, 0..1. keep_unsupported: mark such a sentence instead of
     dropping it. threshold: answerability, 0..1, under which nothing is answered.
     """
 
-    extractive: bool = True
+    candidates: int = 10
+    extractive: bool = False
     n_sentences: int = 2
     n_passages: int = 4
     budget_tokens: int = 1200
@@ -50,7 +52,13 @@ class AnswerOptions:
     threshold: float = THRESHOLD
 
     def __post_init__(self) -> None:
-        least = {"n_sentences": 1, "n_passages": 1, "budget_tokens": 16, "max_tokens": 1}
+        least = {
+            "candidates": 1,
+            "n_sentences": 1,
+            "n_passages": 1,
+            "budget_tokens": 16,
+            "max_tokens": 1,
+        }
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise ConfigError(
@@ -60,12 +68,6 @@ class AnswerOptions:
             raise ConfigError("expected [generate] threshold and least_support within 0..1")
         if not self.timeout_s > 0:
             raise ConfigError(f"expected [generate] timeout_s > 0, got {self.timeout_s!r}")
-
-    @classmethod
-    def of(cls, table: Mapping[str, Any]) -> AnswerOptions:
-        """Take the keys that are answer options from a table; the rest are the generator's."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in table.items() if key in known})
 
 
 def answer(

@@ -100,8 +100,9 @@ def joined(evidence: Evidence, indices: Sequence[int]) -> frozenset[str]:
 def weakness(evidence: Evidence, chosen: Sequence[int]) -> str:
     """Name what the question holds and the evidence lacks."""
     close = joined(evidence, chosen)
-    absent = [t for t in evidence.question.weights if t not in close]
-    absent.sort(key=lambda t: -evidence.question.weights[t])
+    absent = [w for w in terms.words(evidence.question.text) if terms.stem(w) not in close]
+    absent = [w for w in dict.fromkeys(absent) if w not in terms.STOP]
+    absent.sort(key=lambda w: -evidence.question.weights.get(terms.stem(w), 0.0))
     if absent:
         return f"the nearest sentences do not speak of: {', '.join(absent[:4])}"
     return "the nearest sentences are not close enough to the question"

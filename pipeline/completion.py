@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +17,9 @@ Stopped = Literal["end", "length", "timeout", "repeat", "error"]
 
 GRACE_S = 2.0  # a generator checks its own deadline between steps; a step may take this long
 CHARS_PER_TOKEN = 12  # no tokenizer writes more; more than max_tokens of these is no answer
-REPEAT = re.compile(r"(.{2,240}?)\1{3,}\s*\Z|(\S)\2{23,}\s*\Z", re.DOTALL)
-REPEAT_WINDOW = 1000
+LONGEST_REPEAT = 240  # code points of the run that repeats
+REPEATS = 4
+REPEATED_MARKS = 24  # of a run shorter than 4, which may be honest: dots, rules, "no, no, no"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ def complete(
                 stopped, detail = "error", f"{type(piece).__name__}: {piece}"
                 break
             text += printable(piece)
-            found = REPEAT.search(text, max(0, len(text) - REPEAT_WINDOW))
-            if found is not None:
-                text, stopped = once(text, found), "repeat"
+            cut = repeats(text)
+            if cut is not None:
+                text, stopped = text[:cut], "repeat"
                 break
             if len(text) > max_tokens * CHARS_PER_TOKEN:
                 text, stopped = text[: max_tokens * CHARS_PER_TOKEN], "length"
@@ -94,10 +94,14 @@ def complete(
     return Completion(text, stopped, seconds, detail)  # type: ignore[arg-type]
 
 
-def once(text: str, repeat: re.Match[str]) -> str:
-    """Keep the first of the repeats that the text ends with."""
-    unit = repeat.group(1) or repeat.group(2)
-    return text[: repeat.start() + len(unit)]
+def repeats(text: str) -> int | None:
+    """Return where to cut a text that ends in the same run again and again, else None."""
+    body = text.rstrip()
+    for n in range(1, min(LONGEST_REPEAT, len(body) // REPEATS) + 1):
+        times = REPEATS if n >= 4 else REPEATED_MARKS // n
+        if len(body) >= n * times and body.endswith(body[-n:] * times):
+            return len(body) - n * (times - 1)
+    return None
 
 
 def printable(piece: str) -> str:

@@ -24,6 +24,7 @@ WEIGHTS: Mapping[str, float] = {
     "kind": 0.10,
 }
 LONGEST_SENTENCE = 1200  # code points: text without sentence ends is cut, or one quote is a page
+TITLE_CHARS = 80
 MOST_SENTENCES = 256  # encoded for one question; the rest are left out by word overlap
 
 
@@ -94,13 +95,19 @@ def gather(
         found = [found[i] for i in sorted(keep)]
     vectors = query = None
     if encoder is not None and "text" in encoder.reads and found:
-        vectors = encoder.encode([s.text for s in found])
+        vectors = encoder.encode([readable(s) for s in found])
         query = encoder.encode_queries([question])[0]
     scored = tuple(
         score(asked, s, hits[s.hit], None if vectors is None else float(vectors[i] @ query))
         for i, s in enumerate(found)
     )
     return Evidence(asked, scored, vectors, query, tuple(notes))
+
+
+def readable(sentence: Sentence) -> str:
+    """Return a sentence behind its title, which says whom a `he` or `it` in it means."""
+    title = " ".join(sentence.passage.context.split())[:TITLE_CHARS]
+    return f"{title}: {sentence.text}" if title else sentence.text
 
 
 def understand(question: str, hits: Sequence[Hit]) -> Question:

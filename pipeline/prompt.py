@@ -26,7 +26,9 @@ MARKS = re.compile(
     re.IGNORECASE,
 )
 ROLE = re.compile(r"^(\s*)(system|user|assistant|human|ai|question|answer)(\s*:)", re.I | re.M)
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
+)
 SLACK_TOKENS = 96  # the chat template's own tokens, which only the model's tokenizer knows
 LEAST_TOKENS = 24  # of a window worth showing
 CONTEXT_CHARS = 200  # of a title or heading; it is a hint, the evidence is the text
@@ -78,17 +80,18 @@ def build(
     room = window_tokens - max_tokens - SLACK_TOKENS - count_tokens(INSTRUCTIONS)
     question, cut = clip(neutralise(evidence.question.text), max(16, room // 2), count_tokens)
     room = min(budget_tokens, room - count_tokens(question))
-    picked, notes = fit(evidence, room, n_passages, count_tokens)
-    if cut:
-        notes.append("the question was cut to half of the reader's window")
     while True:
+        picked, notes = fit(evidence, room, n_passages, count_tokens)
         nonce = make_nonce(question, picked)
         user = render(question, picked, nonce)
         n_tokens = count_tokens(INSTRUCTIONS) + count_tokens(user)
-        if n_tokens + max_tokens + SLACK_TOKENS <= window_tokens or not picked:
+        over = n_tokens + max_tokens + SLACK_TOKENS - window_tokens
+        if over <= 0 or room <= 0:
             break
-        picked = [s for s in picked if s.number != len(picked)]
-        notes.append("the weakest passage was left out: the marks filled the window")
+        # the marks and line ends took more than was set aside for them
+        room -= over
+    if cut:
+        notes.append("the question was cut to half of the reader's window")
     trace = {
         "tokens": n_tokens,
         "window_tokens": window_tokens,

@@ -24,13 +24,13 @@ class Transformers:
 
     Args:
         reader: a loaded reader to share; else one is made of the other options.
-        name, path, dtype, device, hub: as of `Reader`.
+        model: name of the model, as of `Reader`. path, dtype, device, hub, cache: as of `Reader`.
     """
 
     def __init__(
-        self, name: str = DEFAULT, *, reader: Reader | None = None, **options: Any
+        self, model: str = DEFAULT, *, reader: Reader | None = None, **options: Any
     ) -> None:
-        self.reader = reader if reader is not None else Reader(name, **options)
+        self.reader = reader if reader is not None else Reader(model, **options)
         self.name = f"transformers:{self.reader.name}"
         self._busy = threading.Lock()
 

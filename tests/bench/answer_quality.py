@@ -1,0 +1,213 @@
+"""How good the answers are: generated against extractive, with the gold documents and without.
+
+python tests/bench/answer_quality.py --sets qa_hotpotqa qa_nq20 --n 60 --mode both --no-gold
+
+Contained: a gold answer stands in the answer as whole words, over the questions that are not
+yes/no (those are counted apart). Precision: share of cited passages that are gold; recall: share
+of the gold passages among the hits that are cited. Lengths are in words. Fold 1 is reported;
+coefficients and threshold were fitted on fold 0 (--tune shows how).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import question_sets as sets
+
+from foveate.pipeline import answerable
+from foveate.pipeline.answer import AnswerOptions, answer
+from foveate.pipeline.evidence import gather, select
+from foveate.pipeline.registry import find
+
+FOLDS = {"0": (0,), "1": (1,), "all": (0, 1)}
+
+
+class Remembered:
+    """An encoder that encodes each text once, because the modes ask for the same ones."""
+
+    def __init__(self, encoder):
+        self._encoder, self._vectors = encoder, {}
+        self.reads, self.space, self.tower = encoder.reads, encoder.space, encoder.tower
+        self.dim, self.window_tokens = encoder.dim, encoder.window_tokens
+        self.token_spans = encoder.token_spans
+        self.encode_queries = encoder.encode_queries
+
+    def encode(self, inputs, *, progress=None):
+        new = [t for t in dict.fromkeys(inputs) if t not in self._vectors]
+        if new:
+            self._vectors.update(zip(new, self._encoder.encode(new), strict=True))
+        return np.stack([self._vectors[t] for t in inputs])
+
+
+def measure(case, got, golds):
+    """Measure one answer."""
+    cited = [c.passage.source.id for c in got.citations]
+    return {
+        "fold": case.fold,
+        "yes_no": case.yes_no,
+        "answered": got.answered,
+        "contained": got.answered and sets.contains(got.text, case.answers),
+        "words": len(sets.normal(got.text).split()) if got.answered else 0,
+        "precision": float(np.mean([c in golds for c in cited])) if cited else None,
+        "recall": len(golds & set(cited)) / len(golds) if golds else None,
+        "score": got.trace["answerable"]["score"],
+        "mode": got.trace["mode"],
+        "dropped": len(got.trace.get("cite", {}).get("dropped", ())),
+    }
+
+
+def summarise(rows):
+    """Return the table's columns for some rows."""
+    answered = [r for r in rows if r["answered"]]
+    open_ones = [r for r in rows if not r["yes_no"]]
+    precise = [r["precision"] for r in answered if r["precision"] is not None]
+    recalled = [r["recall"] for r in rows if r["recall"] is not None]
+    p = float(np.mean([r["contained"] for r in open_ones])) if open_ones else float("nan")
+    return {
+        "n": len(rows),
+        "contained": p,
+        "ci95": 1.96 * (p * (1 - p) / max(1, len(open_ones))) ** 0.5,
+        "words": float(np.mean([r["words"] for r in answered])) if answered else 0.0,
+        "precision": float(np.mean(precise)) if precise else float("nan"),
+        "recall": float(np.mean(recalled)) if recalled else float("nan"),
+        "refused": 1 - len(answered) / max(1, len(rows)),
+        "yes_no": sum(r["yes_no"] for r in rows),
+        "generated": sum(r["mode"] == "generated" for r in rows),
+        "seconds": float(np.mean([r["seconds"] for r in rows])) if rows else 0.0,
+    }
+
+
+def run(cases, encoder, generator, options, *, gold):
+    rows = []
+    for case in cases:
+        hits, texts, golds = sets.hits_of(case, encoder, gold=gold)
+        began = time.perf_counter()
+        got = answer(
+            case.question,
+            hits,
+            texts=texts.__getitem__,
+            encoder=encoder,
+            generator=generator,
+            options=options,
+        )
+        row = measure(case, got, golds)
+        rows.append({**row, "id": case.id, "seconds": time.perf_counter() - began})
+    return rows
+
+
+def tune(data, names, n, encoder):
+    """Fit the answerability on fold 0 and print coefficients, threshold and both folds' rates."""
+    xs, ys, folds = [], [], []
+    for name in names:
+        for case in sets.load(data, name, n):
+            for gold in (True, False):
+                hits, texts, _ = sets.hits_of(case, encoder, gold=gold)
+                found = gather(case.question, hits, texts=texts.__getitem__, encoder=encoder)
+                chosen = select(found, AnswerOptions().n_sentences)
+                if chosen:
+                    measured = answerable.features(found, chosen)
+                    xs.append(list(measured.values()))
+                    ys.append(gold)
+                    folds.append(case.fold)
+    x, y, fold = np.array(xs), np.array(ys, float), np.array(folds)
+    weights = fit_logistic(x[fold == 0], y[fold == 0])
+    chance = 1 / (1 + np.exp(-(weights[0] + x @ weights[1:])))
+    threshold = best_threshold(chance[fold == 0], y[fold == 0])
+    print("INTERCEPT", round(float(weights[0]), 2))
+    print(dict(zip(measured, np.round(weights[1:], 2).tolist(), strict=True)))
+    print("THRESHOLD", round(threshold, 3))
+    for f in (0, 1):
+        here = fold == f
+        absent = np.mean(chance[here & (y == 0)] < threshold)
+        present = np.mean(chance[here & (y == 1)] < threshold)
+        print(f"fold {f}: refused {absent:.2f} without gold, {present:.2f} with gold")
+
+
+def fit_logistic(x, y, ridge=1.0, steps=100):
+    """Fit a ridge logistic regression by Newton steps. Returns (1 + f,): intercept first."""
+    a = np.hstack([np.ones((len(x), 1)), x])
+    w = np.zeros(a.shape[1])
+    penalty = np.diag([0.0] + [ridge] * x.shape[1])
+    for _ in range(steps):
+        p = 1 / (1 + np.exp(-a @ w))
+        step = np.linalg.solve(
+            (a * (p * (1 - p))[:, None]).T @ a + penalty, a.T @ (p - y) + penalty @ w
+        )
+        w -= step
+        if np.abs(step).max() < 1e-8:
+            break
+    return w
+
+
+def best_threshold(chance, y, most=0.15):
+    """Return the highest threshold that refuses at most a share of the answerable questions."""
+    return float(np.quantile(chance[y == 1], most))
+
+
+def parse(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder of the evaluation sets (FOVEATE_EVAL_DATA)")
+    parser.add_argument("--sets", nargs="+", default=["qa_hotpotqa", "qa_nq20"])
+    parser.add_argument("--n", type=int, default=60, help="questions of each set")
+    parser.add_argument("--mode", choices=["extractive", "generated", "both"], default="extractive")
+    parser.add_argument("--fold", choices=list(FOLDS), default="1", help="1 was not tuned on")
+    parser.add_argument("--no-gold", action="store_true", help="also without the gold documents")
+    parser.add_argument("--threshold", type=float, help="of answerability; 0 never refuses")
+    parser.add_argument("--sentences", type=int, default=AnswerOptions().n_sentences)
+    parser.add_argument("--budget-tokens", type=int, default=AnswerOptions().budget_tokens)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tune", action="store_true", help="fit the answerability and stop")
+    parser.add_argument("--json", help="write every row to this file")
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    args = parse(argv)
+    data = sets.data_folder(args.data)
+    if data is None:
+        raise SystemExit("no evaluation data: set FOVEATE_EVAL_DATA or --data")
+    encoder = Remembered(find("encoder", "minilm")(threads=args.threads))
+    if args.tune:
+        tune(data, args.sets, args.n, encoder)
+        return
+    modes = ["extractive", "generated"] if args.mode == "both" else [args.mode]
+    generator = find("generator", "transformers")() if "generated" in modes else None
+    table, kept = [], []
+    for name in args.sets:
+        cases = [c for c in sets.load(data, name, args.n) if c.fold in FOLDS[args.fold]]
+        for mode in modes:
+            threshold = answerable.THRESHOLD if args.threshold is None else args.threshold
+            options = AnswerOptions(
+                extractive=mode == "extractive",
+                n_sentences=args.sentences,
+                budget_tokens=args.budget_tokens,
+                threshold=threshold,
+            )
+            for gold in (True, False) if args.no_gold else (True,):
+                rows = run(cases, encoder, generator, options, gold=gold)
+                kept += [{"set": name, "asked": mode, "gold": gold, **r} for r in rows]
+                table.append({"set": name, "mode": mode, "gold": gold, **summarise(rows)})
+                show(table[-1], head=len(table) == 1)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as out:
+            json.dump({"table": table, "rows": kept}, out, indent=1)
+
+
+def show(row, *, head):
+    columns = list(row)
+    if head:
+        print("  ".join(f"{c:>11}" for c in columns))
+    cells = [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
+    print("  ".join(f"{c:>11}" for c in cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()
