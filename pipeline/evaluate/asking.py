@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.evaluate import metrics
-from foveate.pipeline.evaluate.datasets import Question, Questions
 from foveate.pipeline.evaluate.searching import TEXTS, Plan, Ran, ask_all
+from foveate.pipeline.evaluate.sets import Question, Questions
 
 if TYPE_CHECKING:
     from foveate.pipeline.evaluate.configurations import Configuration

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foveate.pipeline.errors import MissingExtra
-from foveate.pipeline.evaluate.datasets import Questions, Retrieval
+from foveate.pipeline.evaluate.sets import Questions, Retrieval
 
 BASELINES = ("bm25",)
 

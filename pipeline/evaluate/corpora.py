@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.evaluate import configurations
 from foveate.pipeline.evaluate.clocks import Stages, Tell
-from foveate.pipeline.evaluate.datasets import Dataset, Questions, Retrieval
+from foveate.pipeline.evaluate.sets import Dataset, Questions, Retrieval
 from foveate.pipeline.evaluate.timing import resident_bytes
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from foveate.pipeline.evaluate import asking, baselines, metrics
 from foveate.pipeline.evaluate.compare import bootstrap_interval
 from foveate.pipeline.evaluate.configurations import Configuration
 from foveate.pipeline.evaluate.corpora import Built, caption_id, indexed, safe
-from foveate.pipeline.evaluate.datasets import Dataset, Pictures, Questions, Retrieval
 from foveate.pipeline.evaluate.searching import PICTURES, TEXTS, Plan, Ran, ask_all
+from foveate.pipeline.evaluate.sets import Dataset, Pictures, Questions, Retrieval
 from foveate.pipeline.evaluate.timing import hardware, versions
 
 if TYPE_CHECKING:

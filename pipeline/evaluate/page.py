@@ -1,0 +1,170 @@
+"""The HTML report: one file with its style and plots inside, no script and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+from foveate.pipeline.evaluate import compare, plots
+from foveate.pipeline.evaluate.report import (
+    COLUMNS,
+    Result,
+    comparisons,
+    groups,
+    main_measure,
+    per_query_differences,
+    sentence,
+    table_rows,
+)
+
+
+def page(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> str:
+    """Return the HTML report: one file, style and plots inside, no script and no network."""
+    style = resources.files(__package__).joinpath("report.css").read_text(encoding="utf-8")
+    parts = [_headline(results)]
+    if diagnoses:
+        parts.append(_diagnoses(diagnoses))
+    for task in COLUMNS:
+        headings, rows = table_rows(results, task)
+        if rows:
+            parts.append(f"<h2>{escape(task.capitalize())}</h2>{_table(headings, rows)}")
+    made = comparisons(results)
+    if made:
+        items = "".join(f"<li>{escape(sentence(c))}</li>" for c in made)
+        parts.append(
+            "<h2>Is it luck?</h2><p>Paired randomisation test, 10,000 draws, Holm-corrected "
+            f"within a data set; bootstrap intervals of 95%.</p><ul>{items}</ul>"
+        )
+    parts.extend(_section(name, some) for name, some in groups(results).items())
+    parts.append(_footer(results))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>foveate evaluation</title><style>{style}</style></head>"
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def _headline(results: Sequence[Result]) -> str:
+    n = len(groups(results))
+    names = list(dict.fromkeys(str(r["configuration"]) for r in results))
+    shown = ", ".join(f"<b>{escape(name)}</b>" for name in names)
+    return (
+        "<h1>foveate evaluation</h1>"
+        f"<p>{n} task{'s' if n != 1 else ''} under {shown or 'no configuration'}.</p>"
+    )
+
+
+def _diagnoses(diagnoses: Sequence[Mapping[str, Any]]) -> str:
+    cards = []
+    for d in diagnoses:
+        points = d.get("series") or {}
+        plot = plots.lines(points, label=d["name"]) if points else ""
+        cards.append(
+            f'<article class="card {escape(d["state"])}"><h3>{escape(d["name"])}'
+            f"<em>{escape(d['state'])}</em></h3><p>{escape(d['says'])}</p>"
+            f"<p class=quiet>{escape(d['threshold'])}</p>{plot}</article>"
+        )
+    return f"<h2>Diagnosis</h2><div class=cards>{''.join(cards)}</div>"
+
+
+def _section(name: str, some: Sequence[Result]) -> str:
+    measure = main_measure(some[0])
+    rows = [
+        (
+            str(r["configuration"]),
+            float(r["measures"][measure]),
+            (float(r["intervals"][measure][0]), float(r["intervals"][measure][1])),
+        )
+        for r in some
+        if measure in r["measures"]
+    ]
+    parts = [f"<h2>{escape(name)}</h2>"]
+    notes = list(dict.fromkeys(n for r in some for n in r["notes"]))
+    if notes:
+        parts.append(f"<p class=quiet>{escape('; '.join(notes))}</p>")
+    parts.append(_figure(f"{measure}, with its 95% interval", plots.dots(rows, label=measure)))
+    searched = [(str(r["configuration"]), _stage_ms(r)) for r in some if r["times"].get("search")]
+    if searched:
+        plot = plots.bars(searched, label="milliseconds a query", unit="ms")
+        parts.append(_figure("Median time of a query by stage", plot))
+    built = [(str(r["configuration"]), _index_seconds(r)) for r in some if r["times"].get("index")]
+    if built:
+        plot = plots.bars(built, label="seconds of indexing", unit="s")
+        parts.append(_figure(f"Indexing by stage{_memory(some)}", plot))
+    for other in some[1:]:
+        parts.append(_differences(some[0], other))
+    return f"<section>{''.join(parts)}</section>"
+
+
+def _differences(base: Result, other: Result) -> str:
+    measure = main_measure(base)
+    if measure not in other["per_query"]:
+        return ""
+    values = compare.differences(base["per_query"][measure], other["per_query"][measure])
+    moved = [d for _, d in values if abs(d) > 1e-9]
+    if not moved:
+        return f"<p>{escape(other['configuration'])}: no query differs.</p>"
+    title = (
+        f"{other['configuration']} against {base['configuration']}: {measure} of the "
+        f"{len(moved)} queries that differ, of {len(values)}"
+    )
+    named = per_query_differences(base, other)
+    columns = "".join(
+        f"<div><h4>{word}</h4><ul>"
+        + "".join(f"<li><b>{d:+.2f}</b> {escape(_cut(q))}</li>" for q, d in named[key])
+        + "</ul></div>"
+        for word, key in (("Lost most", "lost"), ("Won most", "won"))
+        if named[key]
+    )
+    plot = plots.differences(moved, label=title)
+    return f"{_figure(title, plot)}<div class=columns>{columns}</div>"
+
+
+def _figure(caption: str, body: str) -> str:
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{body}</figure>"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(h)}</th>" for h in headings)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows
+    )
+    return (
+        f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _stage_ms(result: Result) -> dict[str, float]:
+    return {
+        stage: float(values["median_ms"])
+        for stage, values in result["times"]["search"].items()
+        if stage != "total"
+    }
+
+
+def _index_seconds(result: Result) -> dict[str, float]:
+    return {k: float(v) for k, v in result["times"]["index"]["stages"].items()}
+
+
+def _memory(some: Sequence[Result]) -> str:
+    found = [r["times"]["memory_peak"] for r in some if r["times"].get("memory_peak")]
+    if not found:
+        return ""
+    disk = next(r["times"]["index"]["bytes_on_disk"] for r in some if r["times"].get("index"))
+    return f"; at most {max(found) / 2**20:.0f} MiB of memory, {disk / 2**20:.1f} MiB on disk"
+
+
+def _footer(results: Sequence[Result]) -> str:
+    if not results:
+        return ""
+    last = results[-1]
+    known = {**last["hardware"], **last["versions"]}
+    items = ", ".join(f"{escape(k)} {escape(str(v))}" for k, v in known.items())
+    return f"<footer><p>Made {escape(last['made'])} on {items}.</p></footer>"
+
+
+def _cut(text: str, n_chars: int = 120) -> str:
+    return text if len(text) <= n_chars else text[: n_chars - 1] + "\u2026"

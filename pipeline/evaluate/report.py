@@ -1,0 +1,219 @@
+"""Results for people: tables for a terminal and for Markdown, comparisons, differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from foveate.pipeline.evaluate import compare
+
+Result = Mapping[str, Any]
+
+COLUMNS = {
+    "retrieval": ("nDCG@10", "R@1", "R@5", "R@10", "R@100", "AP", "RR@10"),
+    "text to image": ("nDCG@10", "R@1", "R@5", "R@10", "R@100", "AP", "RR@10"),
+    "image to text": ("nDCG@10", "R@1", "R@5", "R@10", "R@100", "AP", "RR@10"),
+    "questions": (
+        "gold R@1",
+        "gold R@2",
+        "gold R@5",
+        "gold R@10",
+        "contains",
+        "token F1",
+        "words",
+        "tokens",
+        "yes/no right",
+        "answered",
+        "citation precision",
+        "citation recall",
+        "refused without evidence",
+        "refused unanswerable",
+    ),
+}
+MAIN = {"questions": "gold R@2"}
+UNBOUNDED = ("words", "tokens")
+
+
+def main_measure(result: Result) -> str:
+    return MAIN.get(str(result["task"]), "nDCG@10")
+
+
+def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Return {data set: its results}, in the order in which they came."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(str(result["dataset"]), []).append(result)
+    return found
+
+
+def comparisons(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Compare each configuration with the first one of its data set, on the main measure.
+
+    p values are corrected within a data set (Holm).
+    """
+    found = []
+    for name, some in groups(results).items():
+        base, measure = some[0], main_measure(some[0])
+        rows = [
+            (other, compare.compare(base["per_query"][measure], other["per_query"][measure]))
+            for other in some[1:]
+            if measure in other["per_query"] and measure in base["per_query"]
+        ]
+        corrected = compare.holm([c.p for _, c in rows])
+        for (other, made), p in zip(rows, corrected, strict=True):
+            found.append(
+                {
+                    "dataset": name,
+                    "measure": measure,
+                    "base": base["configuration"],
+                    "other": other["configuration"],
+                    "difference": made.difference,
+                    "interval": list(made.interval),
+                    "p": made.p,
+                    "p_holm": p,
+                    "n": made.n,
+                    "n_better": made.n_better,
+                    "n_worse": made.n_worse,
+                }
+            )
+    return found
+
+
+def per_query_differences(base: Result, other: Result, n: int = 5) -> dict[str, list[Any]]:
+    """Return the n queries that lost and won most: [(query, difference), ...] of each."""
+    measure = main_measure(base)
+    found = compare.differences(base["per_query"][measure], other["per_query"][measure])
+    texts = base.get("queries", {})
+    named = [(str(texts.get(q, q)), round(d, 4)) for q, d in found if abs(d) > 1e-9]
+    return {
+        "lost": [pair for pair in named[:n] if pair[1] < 0],
+        "won": [pair for pair in reversed(named[-n:]) if pair[1] > 0],
+    }
+
+
+def summary(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what --json prints: the results as saved, comparisons and diagnoses."""
+    return {
+        "results": list(results),
+        "comparisons": comparisons(results),
+        "diagnoses": list(diagnoses),
+    }
+
+
+def table_rows(results: Sequence[Result], task: str) -> tuple[list[str], list[list[str]]]:
+    """Return (headings, rows) for one kind of task; measures that nobody has are left out."""
+    some = [r for r in results if r["task"] == task]
+    measures = [m for m in COLUMNS[task] if any(m in r["measures"] for r in some)]
+    rows = []
+    for result in some:
+        cells = [cell(result["measures"].get(m), m) for m in measures]
+        rows.append(
+            [
+                result["dataset"],
+                result["configuration"],
+                str(result["n_queries"]),
+                *cells,
+                speed(result),
+            ]
+        )
+    return ["data set", "configuration", "queries", *measures, "ms/query"], rows
+
+
+def cell(value: float | None, measure: str) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value:.1f}" if measure in UNBOUNDED else f"{value:.4f}"
+
+
+def speed(result: Result) -> str:
+    total = result["times"].get("search", {}).get("total")
+    return f"{total['median_ms']:.0f}" if total else "-"
+
+
+def print_tables(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> None:
+    """Print the tables to standard output; in a pipe they are as wide as they need to be."""
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 220)
+    for task in COLUMNS:
+        headings, rows = table_rows(results, task)
+        if not rows:
+            continue
+        table = Table(title=task, title_justify="left", box=None)
+        for number, heading in enumerate(headings):
+            table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+    for made in comparisons(results):
+        console.print(sentence(made), highlight=False, markup=False)
+    colours = {"green": "green", "amber": "yellow", "red": "red", "grey": "dim"}
+    for diagnosis in diagnoses:
+        state = diagnosis["state"]
+        console.print(f"[{colours[state]}]{state:>5}[/] ", end="")
+        console.print(
+            f"{diagnosis['name']}: {diagnosis['says']} ({diagnosis['threshold']})",
+            highlight=False,
+            markup=False,
+        )
+
+
+def sentence(made: Mapping[str, Any]) -> str:
+    """Say one comparison in words."""
+    low, high = made["interval"]
+    sure = "significant" if made["p_holm"] < 0.05 else "not significant"
+    return (
+        f"{made['dataset']}: {made['other']} against {made['base']}, {made['measure']} "
+        f"{made['difference']:+.4f} [{low:+.4f}, {high:+.4f}], p {made['p_holm']:.4f} ({sure}), "
+        f"{made['n_better']} better and {made['n_worse']} worse of {made['n']}"
+    )
+
+
+def readme_table(report: Mapping[str, Any]) -> str:
+    """Return Markdown tables of a --json report: retrieval and pictures, then questions."""
+    results = report["results"]
+    found = []
+    short = {
+        "retrieval": ("nDCG@10", "R@1", "R@10", "R@100", "RR@10"),
+        "questions": (
+            "gold R@2",
+            "gold R@5",
+            "contains",
+            "words",
+            "citation precision",
+            "citation recall",
+            "refused without evidence",
+        ),
+    }
+    for kind, measures in short.items():
+        some = [r for r in results if (r["task"] == "questions") == (kind == "questions")]
+        shown = [m for m in measures if any(m in r["measures"] for r in some)]
+        if not some:
+            continue
+        found.append("| " + " | ".join(["data set", "run", "queries", *shown]) + " |")
+        found.append("| --- | --- |" + " ---: |" * (len(shown) + 1))
+        for r in some:
+            cells = [interval_cell(r, m) for m in shown]
+            names = [_piped(r["dataset"]), _piped(r["configuration"]), str(r["n_queries"])]
+            found.append("| " + " | ".join([*names, *cells]) + " |")
+        found.append("")
+    return "\n".join(found).rstrip() + "\n"
+
+
+def interval_cell(result: Result, measure: str) -> str:
+    """Return a value with half its interval's width where there is one."""
+    value = result["measures"].get(measure)
+    if value is None or value != value:
+        return "-"
+    if measure in UNBOUNDED:
+        return f"{value:.0f}"
+    low, high = result["intervals"].get(measure, (value, value))
+    return f"{value:.3f} \u00b1 {(high - low) / 2:.3f}" if high > low else f"{value:.3f}"
+
+
+def _piped(text: str) -> str:
+    return text.replace("|", "\\|")
