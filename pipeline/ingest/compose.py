@@ -59,6 +59,8 @@ class Composer:
         """Begin a page of this size, in the units of its words; a form feed parts pages."""
         if self.page_starts:
             self._write("\f")
+        if self.full:
+            return
         self.page_starts.append(self.length)
         self._frame = (page, width, height)
         self._empty = True

@@ -203,6 +203,7 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[Image]:
     if not data:
         raise LoadError("the file is empty: 0 bytes")
     _check_webp(data, max_pixels)
+    _check_icon(data, max_pixels)
     with _reported(None), _quiet():
         if "HEIF" not in images.OPEN:
             images.init()
@@ -210,18 +211,15 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[Image]:
         formats = [name for name in FORMATS if name in images.OPEN]
         image = images.open(io.BytesIO(data), formats=formats)
     with image:
-        _check_size(image, max_pixels)
+        _refuse_above(max_pixels, *image.size)
         yield image
 
 
-def _check_size(image: Image, max_pixels: int) -> None:
-    width, height = image.size
-    sizes = [(width, height), *_ico_sizes(image)]
-    for width, height in sizes:
-        if width * height > max_pixels:
-            raise LimitExceeded(
-                f"{width} x {height} pixels, more than ingest.max_pixels = {max_pixels}"
-            )
+def _refuse_above(max_pixels: int, width: int, height: int) -> None:
+    if width * height > max_pixels:
+        raise LimitExceeded(
+            f"{width} x {height} pixels, more than ingest.max_pixels = {max_pixels}"
+        )
 
 
 def _check_webp(data: bytes, max_pixels: int) -> None:
@@ -238,31 +236,30 @@ def _check_webp(data: bytes, max_pixels: int) -> None:
     elif kind == b"VP8L":
         bits = int.from_bytes(data[21:25], "little")
         width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    if width * height > max_pixels:
-        raise LimitExceeded(
-            f"{width} x {height} pixels, more than ingest.max_pixels = {max_pixels}"
-        )
+    _refuse_above(max_pixels, width, height)
 
 
-def _ico_sizes(image: Image) -> list[tuple[int, int]]:
-    """Return the true sizes of the PNGs inside an icon, which its directory may belie."""
-    icon = getattr(image, "ico", None)
-    if icon is None:
-        return []
-    sizes = []
-    for entry in icon.entry:
-        icon.buf.seek(entry.offset)
-        head = icon.buf.read(24)
-        if head[:8] == b"\x89PNG\r\n\x1a\n" and len(head) == 24:
-            sizes.append(struct.unpack(">II", head[16:24]))
-    return sizes
+def _check_icon(data: bytes, max_pixels: int) -> None:
+    """Check the pictures inside an icon: opening it decodes one, and its directory may lie."""
+    if data[:4] != b"\0\0\1\0":
+        return
+    for entry in range(min(int.from_bytes(data[4:6], "little"), 256)):
+        at = int.from_bytes(data[18 + 16 * entry : 22 + 16 * entry], "little")
+        head = data[at : at + 24]
+        if len(head) < 24:
+            continue
+        if head[:8] == b"\x89PNG\r\n\x1a\n":
+            width, height = struct.unpack(">II", head[16:])
+        else:
+            width, height = (abs(side) for side in struct.unpack("<ii", head[4:12]))
+        _refuse_above(max_pixels, width, height)
 
 
 def _seek(image: Image, frame: int, max_pixels: int) -> None:
     with _reported(image.format), _quiet():
         if image.tell() != frame:
             image.seek(frame)
-    _check_size(image, max_pixels)
+    _refuse_above(max_pixels, *image.size)
 
 
 def _decode(image: Image) -> tuple[Image, str | None]:
@@ -289,16 +286,28 @@ def _decode(image: Image) -> tuple[Image, str | None]:
 
 
 def read_orientation(image: Image) -> int:
-    """Return the EXIF orientation, 1 to 8; 1 where it is missing or cannot be read."""
-    tags = getattr(image, "tag_v2", None)
+    """Return the EXIF orientation, 1 to 8, that is still to be applied; 1 where none is.
+
+    Pillow turns TIFFs itself. HEIF has its own way to turn a picture, which the decoder follows;
+    only where it is not used does EXIF count.
+    """
+    if image.format == "TIFF":
+        return 1
     try:
         with _quiet():
-            # each page of a TIFF has its own
-            found = (image.getexif() if tags is None else tags).get(ORIENTATION, 1)
+            found = image.getexif().get(ORIENTATION, 1)
+            if image.format == "HEIF" and not _is_turned(image):
+                found = image.info.get("original_orientation") or 1
             return int(found) if 1 <= int(found) <= 8 else 1
     # a damaged EXIF block fails in any way, and is no reason to lose the picture
     except Exception:
         return 1
+
+
+def _is_turned(image: Any) -> bool:
+    """Tell whether a HEIF file itself says how to turn the picture."""
+    coded = image._heif_file[image.tell()]._c_image
+    return any(step[0] in {"irot", "imir"} for step in coded.transformations)
 
 
 def read_metadata(image: Image, *, gps: bool) -> dict[str, Any]:

@@ -283,17 +283,22 @@ def _pieces(lines: list[Line]) -> Iterator[Piece]:
 
 def _is_table(lines: list[Line]) -> bool:
     rows = [line.cell_texts() for line in lines]
-    cells = [cell for row in rows for cell in row]
-    numeric = sum(_is_numeric(cell) for cell in cells) / len(cells)
+    # dashes stand for missing numbers, and for rules; they count for nothing
+    cells = [cell for row in rows for cell in row[1:] if _is_numeric(cell) or _has_letters(cell)]
+    numeric = sum(map(_is_numeric, cells)) / max(len(cells), 1)
     # a number at the end of the row; one at its start may only number the lines
     last = sum(_is_numeric(row[-1]) for row in rows) / len(rows)
-    n_cells = len(cells) / len(rows)
+    n_cells = sum(map(len, rows)) / len(rows)
     return (n_cells >= 2.6 and numeric >= 0.25) or (n_cells >= 1.9 and last >= 0.6)
+
+
+def _has_letters(cell: str) -> bool:
+    return any(map(str.isalpha, cell))
 
 
 def _is_numeric(cell: str) -> bool:
     words = cell.split()
-    return bool(words) and all(NUMERIC.fullmatch(word) for word in words)
+    return any(map(str.isdigit, cell)) and all(NUMERIC.fullmatch(word) for word in words)
 
 
 def _n_header(lines: list[Line]) -> int:

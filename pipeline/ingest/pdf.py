@@ -136,13 +136,6 @@ class _Reader:
         """Read pages and write them; the first ones teach what the body's letters look like."""
         waiting: list[_Page] = []
         for number in range(1, n_read + 1):
-            if self.composer.full:
-                self._note(
-                    "truncated",
-                    f"the text is cut before page {number}: ingest.max_text_chars = "
-                    f"{self.options.max_text_chars}",
-                )
-                break
             waiting.append(self._page(number))
             if number in (LEARN_PAGES, n_read):
                 self.composer.learn([page.pieces for page in waiting])
@@ -150,6 +143,11 @@ class _Reader:
                 for page in waiting:
                     self._write(page)
                 waiting = []
+            if self.composer.full:
+                number = len(self.composer.page_starts)
+                limit = self.options.max_text_chars
+                self._note("truncated", f"text cut: ingest.max_text_chars = {limit}", number)
+                break
 
     def _write(self, page: _Page) -> None:
         self.composer.start_page(page.number, page.frame.width, page.frame.height)
