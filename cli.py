@@ -237,7 +237,8 @@ def status(
         counts = engine.status()
         held = list(engine.files(state)) if files or state else None
         # `files` is the list of files here, so the counts by state go by another name
-        found = {"index": str(engine.path), "states": counts.pop("files", {}), **counts}
+        counts["states"] = counts.pop("files", {})
+        found = {"index": counts.pop("path", None) or str(engine.path), **counts}
     if as_json:
         emit(found if held is None else {**found, "files": records.files(held)})
         return

@@ -132,7 +132,7 @@ def installer() -> list[str]:
         ModelError: if there is neither pip nor uv.
     """
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        return [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--quiet", "--python", sys.executable]
     raise ModelError(f"there is neither pip nor uv for {sys.executable!r}: run `ensurepip` first")

@@ -162,6 +162,12 @@ def place(passage: Passage) -> str:
     return where
 
 
+def shown_title(passage: Passage) -> str:
+    """Return the source's title; '' when it is only the file's name again."""
+    title = passage.source.title or ""
+    return "" if title == os.path.splitext(passage.source.name)[0] else flat(title)
+
+
 def picture_size(passage: Passage) -> str:
     """Return a picture's size as people say it; '' when it is not known."""
     meta = passage.metadata
@@ -180,8 +186,8 @@ def print_hits(
     for rank, hit in enumerate(hits, start=1):
         passage = hit.passage
         head = Text(f"{rank:>2}. ")
-        if passage.source.title:
-            head.append(flat(passage.source.title), "bold").append("  ")
+        if title := shown_title(passage):
+            head.append(title, "bold").append("  ")
         head.append(place(passage), "cyan")
         if passage.modality in ("image", "page"):
             size = picture_size(passage)
@@ -258,8 +264,8 @@ def print_passage(console: Console, passage: Passage, parts: tuple[str, str, str
     from rich.text import Text
 
     head = Text(place(passage), "cyan").append(f"  {passage.label}", "dim")
-    if passage.source.title:
-        head = Text(flat(passage.source.title), "bold").append("  ").append_text(head)
+    if title := shown_title(passage):
+        head = Text(title, "bold").append("  ").append_text(head)
     write(console, head)
     for box in passage.locator.boxes[:8]:
         corners = f"{box.x0:.3f} {box.y0:.3f} {box.x1:.3f} {box.y1:.3f}"
