@@ -38,7 +38,7 @@ def has_fast_bf16(device: torch.device) -> bool:
     import torch
 
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     if device.type != "cpu":
         return False
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")

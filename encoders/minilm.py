@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foveate.encoders.packages import find_file, find_package, fingerprint
+from foveate.encoders.windows import as_texts, merge_windows, split_windows
 from foveate.encoders.wordpieces import WordPieces
-from foveate.pipeline.errors import ConfigError, ModelError, ShapeError
+from foveate.pipeline.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,7 +84,7 @@ class MiniLM:
 
     @cached_property
     def _pieces(self) -> WordPieces:
-        return WordPieces(find_file(self._folder, "tokenizer.json"))
+        return WordPieces.read(find_file(self._folder, "tokenizer.json"))
 
     @cached_property
     def _pooling(self) -> str:
@@ -130,7 +131,7 @@ class MiniLM:
         Returns:
             (n, d) float32, L2-normalised, in the inputs' order.
         """
-        texts = _prepend(self._prompts[1], inputs)
+        texts = as_texts(self._prompts[1], inputs)
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         done, n_cut = 0, 0
         if not texts:
@@ -165,7 +166,7 @@ class MiniLM:
         Returns:
             (q, d) float32, L2-normalised.
         """
-        texts = _prepend(self._prompts[0], queries)
+        texts = as_texts(self._prompts[0], queries)
         if not texts:
             return np.zeros((0, self.dim), dtype=np.float32)
         windows: list[list[int]] = []
@@ -241,31 +242,6 @@ def pack(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
         n_tokens += lengths[row]
     if rows:
         yield rows
-
-
-def split_windows(ids: list[int], n_tokens: int) -> list[list[int]]:
-    """Split ids into the fewest windows of at most n_tokens, of equal size within one."""
-    n_windows = max(1, -(-len(ids) // n_tokens))
-    bounds = [len(ids) * i // n_windows for i in range(n_windows + 1)]
-    return [ids[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-
-
-def merge_windows(vectors: Floats, owners: list[int], weights: list[int], n: int) -> Floats:
-    """Return (n, d) float32, L2-normalised: each owner's weighted mean of its windows' rows."""
-    merged = np.zeros((n, vectors.shape[1]), dtype=np.float32)
-    scale = np.maximum(np.asarray(weights, dtype=np.float32), 1)
-    np.add.at(merged, owners, vectors * scale[:, None])
-    norms = np.linalg.norm(merged, axis=1, keepdims=True)
-    return np.asarray(merged / np.maximum(norms, 1e-12), dtype=np.float32)
-
-
-def _prepend(prompt: str, inputs: Sequence[Input]) -> list[str]:
-    texts: list[str] = []
-    for item in inputs:
-        if not isinstance(item, str):
-            raise ShapeError(f"expected texts, got {type(item).__name__} for a text encoder")
-        texts.append(prompt + item)
-    return texts
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foveate.pipeline.errors import MissingExtra, ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BLOCK_BYTES = 65_536
 _N_BLOCKS = 32
@@ -54,4 +59,16 @@ def fingerprint(path: Path) -> str:
         for block in range(_N_BLOCKS):
             file.seek(last * block // (_N_BLOCKS - 1))
             digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()[:12]
+
+
+def fingerprint_state(state: Mapping[str, Tensor]) -> str:
+    """Return 12 hex digits of a model's weights: names, shapes and 64 values of each tensor."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach()
+        flat = tensor.reshape(-1)
+        sample = flat[:: max(1, flat.numel() // 64)][:64].float().cpu().numpy()
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(sample.tobytes())
     return digest.hexdigest()[:12]

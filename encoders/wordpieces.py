@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from foveate.pipeline.errors import ModelError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer
 
 _SEGMENT_CHARS = 65_536
 _SPACE = re.compile(r"\s")
@@ -20,19 +22,37 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class WordPieces:
-    """A tokenizer.json, read without padding, truncation or special tokens. Thread-safe."""
+    """A fast tokenizer without padding, truncation or special tokens. Thread-safe."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        import tokenizers
+
+        # a copy: padding and truncation are settings of the object that others may be using
+        self._tokenizer: Tokenizer = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    @classmethod
+    def read(cls, path: Path) -> WordPieces:
+        """Read a tokenizer.json.
+
+        Raises:
+            ModelError: if the file is not one.
+        """
         import tokenizers
 
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            return cls(tokenizers.Tokenizer.from_file(str(path)))
         except Exception as error:  # the library raises bare Exception
             raise ModelError(f"cannot read the tokenizer {str(path)!r}: {error}") from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self.start = self._find("[CLS]", "<s>")
-        self.end = self._find("[SEP]", "</s>")
+
+    @cached_property
+    def start(self) -> int:
+        return self._find("[CLS]", "<s>")
+
+    @cached_property
+    def end(self) -> int:
+        return self._find("[SEP]", "</s>")
 
     def _find(self, *tokens: str) -> int:
         for token in tokens:

@@ -1,0 +1,220 @@
+"""Any sentence-transformers model, by name or path."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foveate.encoders.packages import fingerprint_state
+from foveate.encoders.windows import as_texts, merge_windows, split_text
+from foveate.encoders.wordpieces import WordPieces
+from foveate.pipeline.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foveate.pipeline.protocols import Input
+    from foveate.pipeline.types import Floats
+
+_CALL_TEXTS = 512
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class SentenceTransformer:
+    """A model run by the library itself.
+
+    model: a folder or a hub name. query_prompt, passage_prompt: None means what the model's own
+    configuration says for queries and documents. local_files_only: use only what is on disk;
+    HF_HUB_OFFLINE=1 does the same. Weights are safetensors, or torch.load(weights_only=True) by
+    the library; code that comes with a model is never run. A stored text longer than the window
+    is cut there; a longer query is the mean of its windows, weighted by tokens.
+    """
+
+    reads: frozenset[str] = frozenset({"text"})
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        revision: str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        window_tokens: int | None = None,
+        query_prompt: str | None = None,
+        passage_prompt: str | None = None,
+        dim: int | None = None,
+        batch_size: int = 32,
+        local_files_only: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        if model is None:
+            raise ConfigError("encoder 'sentence-transformers' needs model = a folder or hub name")
+        self._place = os.path.expanduser(os.fspath(model))
+        self._name = name or os.path.basename(self._place.rstrip("/" + os.sep)) or self._place
+        self._revision, self._device, self._dtype = revision, device, dtype
+        self._window, self._truncate_dim = window_tokens, dim
+        self._given_prompts = (query_prompt, passage_prompt)
+        self._batch_size, self._local, self._threads = batch_size, local_files_only, threads
+        # the library's tokenizers are not safe to use from two threads at once
+        self._lock = threading.RLock()
+
+    @cached_property
+    def _model(self) -> Any:
+        with self._lock:
+            if "_model" not in self.__dict__:
+                self.__dict__["_model"] = self._load()
+            return self.__dict__["_model"]
+
+    def _load(self) -> Any:
+        import sentence_transformers
+
+        from foveate.encoders.devices import choose_device, choose_dtype
+        from foveate.encoders.threads import set_threads
+
+        set_threads(self._threads)
+        device = choose_device(self._device)
+        try:
+            model = sentence_transformers.SentenceTransformer(
+                self._place,
+                device=str(device),
+                revision=self._revision,
+                truncate_dim=self._truncate_dim,
+                trust_remote_code=False,
+                local_files_only=self._local or _offline(),
+                model_kwargs={"dtype": choose_dtype(self._dtype, device)},
+            )
+        except Exception as error:  # network, hub, file and format errors of four libraries
+            raise ModelError(f"cannot load the model {self._place!r}: {_reason(error)}") from error
+        if self._window:
+            model.max_seq_length = self._window
+        return model.eval()
+
+    @property
+    def dim(self) -> int:
+        return int(self._model.get_embedding_dimension())
+
+    @property
+    def space(self) -> str:
+        return f"{self._name}/{self.dim}"
+
+    @property
+    def window_tokens(self) -> int | None:
+        window = self._model.max_seq_length
+        return int(window) if window else None
+
+    @cached_property
+    def tower(self) -> str:
+        """Model, sampled weights, modules, window, dimension and prompts."""
+        modules = ",".join(type(module).__name__ for module in self._model)
+        digest = fingerprint_state(self._model.state_dict())
+        query, passage = self._prompts
+        return (
+            f"{self._name}@{digest} modules={modules} norm=l2 window={self.window_tokens} "
+            f"dim={self.dim} prompts={query!r}/{passage!r}"
+        )
+
+    @cached_property
+    def _prompts(self) -> tuple[str, str]:
+        known: dict[str, str] = self._model.prompts or {}
+        default = known.get(self._model.default_prompt_name or "", "")
+        query, passage = self._given_prompts
+        if query is None:
+            query = known.get("query") or default
+        if passage is None:
+            documents = (known.get(key) for key in ("document", "passage", "corpus"))
+            passage = next((prompt for prompt in documents if prompt), default)
+        return query, passage
+
+    @cached_property
+    def _pieces(self) -> WordPieces | None:
+        backend = getattr(self._model.tokenizer, "backend_tokenizer", None)
+        return WordPieces(backend) if backend is not None else None
+
+    def encode(
+        self, inputs: Sequence[Input], *, progress: Callable[[int], None] | None = None
+    ) -> Floats:
+        """Encode passages.
+
+        Args:
+            inputs: n texts.
+            progress: is called with the number of texts done so far.
+
+        Returns:
+            (n, d) float32, L2-normalised.
+        """
+        texts = as_texts("", inputs)
+        parts: list[Floats] = []
+        for first in range(0, len(texts), _CALL_TEXTS):
+            part = texts[first : first + _CALL_TEXTS]
+            parts.append(self._run(part, self._prompts[1]))
+            if progress:
+                progress(first + len(part))
+        return np.concatenate(parts) if parts else np.zeros((0, self.dim), dtype=np.float32)
+
+    def encode_queries(self, queries: Sequence[Input]) -> Floats:
+        """Encode queries; one longer than the window is the weighted mean of its windows.
+
+        Args:
+            queries: q texts.
+
+        Returns:
+            (q, d) float32, L2-normalised.
+        """
+        texts = as_texts("", queries)
+        if not texts:
+            return np.zeros((0, self.dim), dtype=np.float32)
+        prompt = self._prompts[0]
+        windows: list[tuple[str, int]] = []
+        owners: list[int] = []
+        for owner, text in enumerate(texts):
+            spans = self.token_spans(text)
+            room = (self.window_tokens or len(spans) + 8) - 2 - len(self.token_spans(prompt))
+            cut = split_text(text, spans, max(room, 8))
+            windows += cut
+            owners += [owner] * len(cut)
+        vectors = self._run([text for text, _ in windows], prompt)
+        if len(windows) == len(texts):
+            return vectors
+        return merge_windows(vectors, owners, [weight for _, weight in windows], len(texts))
+
+    def _run(self, texts: list[str], prompt: str) -> Floats:
+        with self._lock:
+            vectors = self._model.encode(
+                texts,
+                prompt=prompt,
+                batch_size=self._batch_size,
+                normalize_embeddings=True,
+                convert_to_numpy=True,
+                show_progress_bar=False,
+            )
+        return np.ascontiguousarray(vectors, dtype=np.float32)
+
+    def token_spans(self, text: str) -> NDArray[np.int32]:
+        """Return (t, 2) int32: [start, end) in code points of each token, no special tokens.
+
+        A model whose tokenizer gives no offsets counts words and single signs.
+        """
+        if self._pieces is not None:
+            return self._pieces.spans(text)
+        spans = [match.span() for match in _WORD.finditer(text)]
+        return np.array(spans, dtype=np.int32).reshape(-1, 2)
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of what a library said, and what to do."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return (
+        f"{first[:200]}; give the path of a model folder, or fetch it once where the hub can be "
+        "reached (HF_HUB_OFFLINE unset) and copy it here"
+    )
