@@ -186,7 +186,8 @@ def scores_mixed(
             weights[name] * (scores.get(passage_id, low) - mean) / spread
             for name, (scores, mean, spread, low) in standard.items()
         )
-        fused[passage_id] = 1 / (1 + math.exp(-total))
+        # a list of equal scores has a spread of rounding errors only
+        fused[passage_id] = 1 / (1 + math.exp(-max(-50.0, min(50.0, total))))
     return ranked(fused)
 
 

@@ -176,7 +176,8 @@ class Update:
         if document.source_id in self._group.sources:
             self._flush()
         if not self._refresh and self._writer.has_source(document.source_id):
-            return int(self._writer.link(path, document.source_id, document.row))
+            self._writer.link(path, document.source_id, document.row)
+            return 1
         text = self._encoders["text"]
         drafts = chunk.chunk(
             document,
