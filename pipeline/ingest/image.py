@@ -266,6 +266,7 @@ def _decode(image: Image) -> tuple[Image, str | None]:
     """Decode the current frame. Returns it upright and RGB, and a message or None."""
     from PIL import Image as images
 
+    orientation = read_orientation(image)
     with _reported(image.format):
         image.load()
         rgb, message = to_rgb(image)
@@ -280,13 +281,13 @@ def _decode(image: Image) -> tuple[Image, str | None]:
         7: turned.TRANSVERSE,
         8: turned.ROTATE_90,
     }
-    turn = turns.get(read_orientation(image))
+    turn = turns.get(orientation)
     # the decoder may go on to another page in the same buffer
     return (rgb.transpose(turn) if turn is not None else rgb.copy()), message
 
 
 def read_orientation(image: Image) -> int:
-    """Return the EXIF orientation, 1 to 8, that is still to be applied; 1 where none is.
+    """Return the EXIF orientation, 1 to 8, that is to be applied once it is decoded; 1: none.
 
     Pillow turns TIFFs itself. HEIF has its own way to turn a picture, which the decoder follows;
     only where it is not used does EXIF count.
