@@ -226,10 +226,17 @@ class WordsWriter:
         import tantivy
 
         with failing(self.folder):
-            for passage in removed:
-                self._writer.delete_documents_by_term("id", passage)
-            for document in added:
-                self._writer.add_document(_document(document))
+            gone = list(removed)
+            for start in range(0, len(gone), _SET_MAX):
+                # delete_documents_by_term makes a signed term, which no unsigned field holds
+                query = tantivy.Query.term_set_query(
+                    self._index.schema, "id", gone[start : start + _SET_MAX]
+                )
+                self._writer.delete_documents_by_query(query)
+        for document in map(_document, added):
+            with failing(self.folder):
+                self._writer.add_document(document)
+        with failing(self.folder):
             marker = tantivy.Document()
             marker.add_unsigned("generation", generation)
             marker.add_unsigned("last", last)

@@ -56,7 +56,7 @@ class Plan:
     min_recall: float = 0.97
     exact_max: int = 20_000
     tail_max: int = 20_000
-    title_boost: float = 0.5
+    title_boost: float = 0.25
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Plan:

@@ -125,6 +125,8 @@ def fold(word: str) -> str:
     if word.isascii():
         return word
     word = word.translate(_SPECIAL)
+    if not word:
+        return word
     if max(word) >= "\u0900" and not any("\u1e00" <= c <= "\u1fff" for c in word):
         return word  # in the scripts of India and beyond, marks are vowels
     plain = unicodedata.normalize("NFD", word)
@@ -145,6 +147,8 @@ def _stems(word: str, language: str) -> list[str]:
     if word.isascii():
         return [stem]
     plain = fold(word)
+    if not plain:
+        return [word]
     other = fold(_stemmer(code)(plain)[0]) if code and plain else plain
     return [t for t in dict.fromkeys((stem, other)) if t]
 
@@ -194,6 +198,8 @@ class Analyser:
         if not token[0].isalnum() and not _in_run(token):
             return (token,)
         token = unicodedata.normalize("NFKC", token)
+        if len(pieces := token.split()) > 1:
+            return tuple(term for piece in pieces for term in self._cut(piece))
         if _in_run(token):
             return _grams(token)
         lower = token.lower().replace("\u2019", "'")
@@ -207,8 +213,9 @@ class Analyser:
             return
         if lower.endswith("'s") and len(parts) == 2:
             parts = parts[:1]
-        named = any(c in lower for c in "-_./@:\\&+#") or len(parts) > 1
-        if named and "'" not in lower and len(lower) <= MAX_TERM_CHARS and lower != parts[0]:
+        # a hyphen between plain words adds nothing to them: measured, a little better without
+        named = not lower.replace("-", "").isalpha() and lower != parts[0]
+        if named and "'" not in lower and len(lower) <= MAX_TERM_CHARS:
             yield fold(lower)
         for part in parts:
             if "," in part:

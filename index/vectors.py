@@ -149,7 +149,7 @@ class Snapshot:
         tail = None
         if n_near < self.n:
             tail = self._scan(queries, k, mask, n_near)
-        return self._best(k, [(scores, rows)] + ([tail] if tail else []))
+        return self._best(len(queries), k, [(scores, rows)] + ([tail] if tail else []))
 
     def _rescore(self, queries: Floats, rows: Ints) -> Floats:
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
@@ -162,14 +162,14 @@ class Snapshot:
         self, queries: Floats, k: int, mask: NDArray[np.bool_] | None, n_free: int
     ) -> tuple[Floats, Ints]:
         if mask is None or n_free > _GATHER_SHARE * self.n:
-            return self._best(k, [self._scan(queries, k, mask, 0)])
+            return self._best(len(queries), k, [self._scan(queries, k, mask, 0)])
         found: list[tuple[Floats, Ints]] = []
         chosen = np.flatnonzero(mask)
         for start in range(0, len(chosen), 16_384):
             rows = chosen[start : start + 16_384]
             scores, places = top(queries @ self.take(rows).T, k)
             found.append((scores, np.where(places >= 0, rows[places], -1)))
-        return self._best(k, found)
+        return self._best(len(queries), k, found)
 
     def _scan(
         self, queries: Floats, k: int, mask: NDArray[np.bool_] | None, start: int
@@ -194,11 +194,12 @@ class Snapshot:
             np.concatenate([f[1] for f in found], 1),
         )
 
-    def _best(self, k: int, found: list[tuple[Floats, Ints]]) -> tuple[Floats, Ints]:
-        n_queries = found[0][0].shape[0] if found else 0
+    def _best(
+        self, n_queries: int, k: int, found: list[tuple[Floats, Ints]]
+    ) -> tuple[Floats, Ints]:
         scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
         ids = np.full((n_queries, k), -1, dtype=np.int64)
-        if not self.n:
+        if not found:
             return scores, ids
         all_scores = np.concatenate([f[0] for f in found], 1)
         rows = np.concatenate([f[1] for f in found], 1)
