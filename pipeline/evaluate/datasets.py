@@ -143,7 +143,7 @@ def load_beir(
         name += f"/{language}" if asked == language else f"/{asked}>{language}"
     buckets = {str(r["_id"]): str(r["pos_bucket"]) for r in rows if r.get("pos_bucket")}
     return _judged(
-        Retrieval(name, corpus, texts, qrels, language=language or "en", buckets=buckets),
+        Retrieval(name, corpus, texts, qrels, language or "en", buckets, folder=folder),
         qrels_file,
     )
 
@@ -167,7 +167,7 @@ def load_segments(folder: Path, rotation: int = 0) -> Retrieval:
         qrels[key] = {doc: 1}
         buckets[key] = str((int(row["segment"]) + rotation) % n_segments[doc])
     name = folder.name if not rotation else f"{folder.name}/rotated{rotation}"
-    return Retrieval(name, tuple(corpus), queries, qrels, buckets=buckets)
+    return Retrieval(name, tuple(corpus), queries, qrels, buckets=buckets, folder=folder)
 
 
 def load_pictures(folder: Path) -> Pictures:

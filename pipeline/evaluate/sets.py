@@ -32,7 +32,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """A corpus, queries and judgments. buckets: {query id: where its evidence stands}."""
+    """A corpus, queries and judgments.
+
+    buckets: {query id: where its evidence stands}. folder: where it was loaded from.
+    """
 
     name: str
     corpus: tuple[Record, ...]
@@ -41,6 +44,7 @@ class Retrieval:
     language: str = "en"
     buckets: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    folder: Path | None = field(default=None, compare=False)
 
     kind = "retrieval"
 
@@ -147,12 +151,7 @@ def sample(dataset: Dataset, n: int | None) -> Dataset:
     if n is None:
         return dataset
     if isinstance(dataset, Retrieval):
-        kept = _chosen(dataset.queries, n)
-        return replace(
-            dataset,
-            queries={q: dataset.queries[q] for q in kept},
-            qrels={q: dataset.qrels[q] for q in kept},
-        )
+        return sample_queries(dataset, n)
     if isinstance(dataset, Questions):
         ids = set(_chosen([q.id for q in dataset.questions], n))
         return replace(dataset, questions=tuple(q for q in dataset.questions if q.id in ids))
@@ -161,6 +160,16 @@ def sample(dataset: Dataset, n: int | None) -> Dataset:
         dataset,
         images={name: dataset.images[name] for name in kept},
         captions={name: dataset.captions[name] for name in kept},
+    )
+
+
+def sample_queries(dataset: Retrieval, n: int) -> Retrieval:
+    """Keep n queries, chosen by the hash of their ids; the corpus stays."""
+    kept = _chosen(dataset.queries, n)
+    return replace(
+        dataset,
+        queries={q: dataset.queries[q] for q in kept},
+        qrels={q: dataset.qrels[q] for q in kept},
     )
 
 
