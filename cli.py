@@ -12,13 +12,27 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
     from foveate.pipeline.types import AddReport, Hit, Passage
 
+
+class Commands(TyperGroup):
+    """The commands; one whose reader has left the pipe, as `head` does, ends in silence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (BrokenPipeError, SystemExit) as error:  # rich makes the latter of the former
+            drop_output()
+            raise typer.Exit(0) from error
+
+
 app = typer.Typer(
     name="foveate",
+    cls=Commands,
     help="Search your own documents and pictures, and ask them; offline.",
     epilog="Exit codes: 0 done, 1 nothing found or not answered, 2 bad usage or input. The index "
     "is named by --index or FOVEATE_INDEX, else it is .foveate in this folder or a parent.",
@@ -619,11 +633,15 @@ def run(args: Sequence[str]) -> int:
         complain("interrupted; what was committed is kept")
         return 130
     except BrokenPipeError:
-        # the reader of the pipe has left, as `head` does: nothing to say, nobody to say it to
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     except Exception as error:
         return told(error, debug=debug)
+
+
+def drop_output() -> None:
+    """Send what is still to be written nowhere: nobody reads it, and a flush must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def told(error: Exception, *, debug: bool) -> int:
