@@ -2,9 +2,9 @@
 
 No photo took part in the alignment. Each of the 1,000 ImageNet classes has a target in the text
 space, made from its name and from sentences about where it is seen (train/align_labels.py). A
-picture's vector is the sum of two unit vectors: the targets averaged by the classifier's softened
-probabilities (ConSE, Norouzi et al. 2014, arXiv:1312.5650), and a ridge map, fitted from the
-classifier's weight rows to the targets, of the picture's features.
+picture's vector is a weighted sum of three: the targets averaged by the classifier's softened
+probabilities (ConSE, Norouzi et al. 2014, arXiv:1312.5650), a ridge map, fitted from the
+classifier's weight rows to the targets, of the picture's features, and ConSE of each cell.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Alignment:
 
     targets: (1000, d) float32, centred. temperature: of the softmax over classes. ridge: penalty,
     in units of the mean square of the features' directions. share: weight of the ridge map.
+    cells: weight of the cells' mean beside the whole picture's vector.
     """
 
     targets: Floats
@@ -54,6 +55,7 @@ class Alignment:
     temperature: float
     ridge: float
     share: float
+    cells: float
 
     @classmethod
     def read(cls, path: Path) -> Alignment:
@@ -131,7 +133,7 @@ class EfficientNetLite:
         return (
             f"efficientnet-{self.size}@{fingerprint(self._weights)} "
             f"align={fingerprint(self._alignment_path)} "
-            f"square={SIZES[self.size][2]} max_aspect={MAX_ASPECT:g} pool=mean norm=l2"
+            f"square={SIZES[self.size][2]} max_aspect={MAX_ASPECT:g} pool=mean+cells norm=l2"
         )
 
     @cached_property
@@ -164,7 +166,7 @@ class EfficientNetLite:
 
         def run(first: int) -> int:
             part = images[first : first + self.batch]
-            vectors[first : first + len(part)] = head.vectors(self._features(part).mean((2, 3)))
+            vectors[first : first + len(part)] = head.pictures(self._features(part))
             return first + len(part)
 
         for end in self._each(run, range(0, len(images), self.batch)):
@@ -196,7 +198,7 @@ class EfficientNetLite:
         head = self._load()
         features = self._features([_check(image)])
         n_rows, n_columns = features.shape[2:]
-        vectors = head.vectors(features[0].flatten(1).T)
+        vectors = head.vectors(features[0].flatten(1).T.numpy())
         pad_x, pad_y = padding(image.width, image.height)
         # a cell's edges as fractions of the padded picture, then of the picture itself
         x = (np.linspace(0, 1, n_columns + 1) * (1 + 2 * pad_x) - pad_x).clip(0, 1)
@@ -260,15 +262,26 @@ class _Head:
         self._classifier = (np.ascontiguousarray(weight.T), bias)
         self._map = fit_ridge(weight, alignment.targets, alignment.ridge)
 
-    def vectors(self, features: Tensor) -> Floats:
+    def pictures(self, features: Tensor) -> Floats:
+        """Map features (n, 1280, h, w) to (n, d) float32, L2-normalised: whole and cells."""
+        cells = features.flatten(2).transpose(1, 2).contiguous().numpy()  # (n, c, 1280)
+        n, n_cells, _ = cells.shape
+        whole = self.vectors(cells.mean(axis=1))
+        seen = self._named(cells.reshape(n * n_cells, -1)).reshape(n, n_cells, -1).mean(axis=1)
+        return _normalise(whole + self._alignment.cells * _normalise(seen))
+
+    def vectors(self, features: Floats) -> Floats:
         """Map features (n, 1280) float32 to vectors (n, d) float32, L2-normalised."""
-        x = features.numpy()
-        alignment = self._alignment
-        logits = (x @ self._classifier[0] + self._classifier[1]) / alignment.temperature
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        named = _normalise(odds @ alignment.targets)
-        mapped = _normalise(x @ self._map)
-        return _normalise((1 - alignment.share) * named + alignment.share * mapped)
+        share = self._alignment.share
+        mapped = _normalise(features @ self._map)
+        return _normalise((1 - share) * self._named(features) + share * mapped)
+
+    def _named(self, features: Floats) -> Floats:
+        """Return (n, d) float32, L2-normalised: ConSE of features (n, 1280)."""
+        logits = features @ self._classifier[0] + self._classifier[1]
+        logits -= logits.max(axis=1, keepdims=True)
+        odds = np.exp(logits / self._alignment.temperature)
+        return _normalise(odds @ self._alignment.targets)
 
 
 def fit_ridge(weights: Floats, targets: Floats, penalty: float) -> Floats:

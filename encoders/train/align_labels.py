@@ -37,7 +37,7 @@ PROMPT = "a photo of a {}"
 SCENE_SHARE = 0.6
 WHITENING = 0.25
 WHITENING_FLOOR = 0.5
-SETTINGS = {"temperature": 2.0, "ridge": 1.0, "share": 0.4}
+SETTINGS = {"temperature": 2.0, "ridge": 1.0, "share": 0.4, "cells": 0.3}
 
 
 def read_names(path: Path = NAMES) -> tuple[list[str], list[str]]:
