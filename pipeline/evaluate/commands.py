@@ -1,0 +1,164 @@
+"""The commands `foveate eval` and `foveate bench`, thin; imported at start-up, so light."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from foveate.pipeline.evaluate.searching import Plan
+    from foveate.pipeline.evaluate.sets import Dataset
+
+LARGE = ("per_query", "run", "queries", "buckets")
+
+
+def evaluate(
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATASET]...",
+            help="Folders, or names below FOVEATE_EVAL_DATA; name:train takes that split. "
+            "None: all that is there.",
+        ),
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="offline, standard, gpu or a file.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One more run with this change; 'a=1;b=2' changes two things. mode=dense, "
+            "mode=words set the search mode.",
+        ),
+    ] = None,
+    compare: Annotated[
+        list[str] | None, typer.Option(metavar="TOML...", help="Runs by configuration file.")
+    ] = None,
+    baseline: Annotated[list[str] | None, typer.Option(help="bm25.")] = None,
+    split: Annotated[str | None, typer.Option(help="Judgments to take: test, dev, train.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Queries a set, at most.", min=1)] = None,
+    answers: Annotated[int, typer.Option(help="Questions a set that are answered.", min=0)] = 40,
+    k: Annotated[int, typer.Option("-k", "--k", help="Documents a query.", min=10)] = 100,
+    diagnose: Annotated[bool, typer.Option("--diagnose", help="Probe corpus and model.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is kept.")] = False,
+    cache: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Of indexes, results.")
+    ] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    per_query: Annotated[
+        bool, typer.Option("--per-query", help="With --json: every query's values and run.")
+    ] = False,
+    readme: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Print the Markdown tables of a --json report."),
+    ] = None,
+) -> None:
+    """Measure retrieval and answers on evaluation sets, side by side; or diagnose them."""
+    from foveate.pipeline.evaluate import configurations, report
+    from foveate.pipeline.evaluate.run import evaluate as run_all
+
+    if readme is not None:
+        typer.echo(report.readme_table(json.loads(Path(readme).read_text())), nl=False)
+        return
+    # an option takes one value: further files behind --compare arrive among the data sets
+    names = list(datasets or [])
+    files = [*(compare or []), *(n for n in names if compare and n.endswith(".toml"))]
+    names = [n for n in names if n not in files]
+    chosen = configurations.gather(
+        preset=preset, sets=sets or (), files=files, baselines=baseline or ()
+    )
+    found = load_all(names, split, sample)
+    with planned(cache, k=k, n_answers=answers, fresh=fresh) as plan:
+        results = run_all(found, chosen, plan)
+        findings: list[dict[str, Any]] = []
+        if diagnose:
+            from foveate.pipeline.evaluate.diagnose import diagnose as probe
+
+            findings = [d for one in found for d in probe(one, chosen[0], plan)]
+    if html is not None:
+        from foveate.pipeline.evaluate.page import page
+
+        Path(html).write_text(page(results, findings), encoding="utf-8")
+        typer.echo(f"report: {html}", err=True)
+    if as_json:
+        record = report.summary(results, findings)
+        if not per_query:
+            kept = [{n: v for n, v in r.items() if n not in LARGE} for r in record["results"]]
+            record["results"] = kept
+        typer.echo(json.dumps(record, ensure_ascii=False, indent=1))
+    else:
+        report.print_tables(results, findings)
+
+
+def bench(
+    operations: Annotated[
+        list[str] | None, typer.Argument(metavar="[OPERATION]...", help="None: all there are.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Timed rounds.", min=1)] = 7,
+    n: Annotated[int, typer.Option("-n", "--n", help="Texts or passages.", min=10)] = 500,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="Of `size`: e.g. 1000,10000,100000.")
+    ] = None,
+    peers: Annotated[bool, typer.Option(help="Time named peers that are installed.")] = True,
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Append the rows.")] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plots.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time encoding, indexing and searching against named peers, in interleaved rounds."""
+    from foveate.pipeline.evaluate import bench as benchmarks
+    from foveate.pipeline.evaluate.timing import append_csv
+
+    amounts = [int(s) for s in (sizes or "1000,10000").split(",")]
+    options = benchmarks.Options(
+        rounds=rounds, n=n, sizes=tuple(amounts), peers=peers,
+        announce=lambda text: typer.echo(text, err=True),
+    )  # fmt: skip
+    rows = benchmarks.run(operations or (), options)
+    if csv is not None:
+        append_csv(csv, rows)
+    if html is not None:
+        Path(html).write_text(benchmarks.page(rows), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        benchmarks.print_rows(rows)
+
+
+def load_all(names: list[str], split: str | None, sample: int | None) -> list[Dataset]:
+    """Load what is named, or everything below FOVEATE_EVAL_DATA.
+
+    Raises:
+        DatasetError: if nothing is named and the variable is not set.
+    """
+    from foveate.pipeline.evaluate import datasets as sets
+
+    root = os.environ.get(sets.DATA_VARIABLE)
+    if not names and not root:
+        raise sets.DatasetError(
+            f"name a data set, or set {sets.DATA_VARIABLE} to a folder of data sets"
+        )
+    found = [d for name in names or [str(root)] for d in sets.load(name, split=split)]
+    return [sets.sample(d, sample) for d in found]
+
+
+@contextmanager
+def planned(cache: str | None, **options: Any) -> Iterator[Plan]:
+    """Give a plan whose progress is drawn on a terminal and told line by line in a pipe."""
+    from foveate.pipeline.evaluate.corpora import cache_folder
+    from foveate.pipeline.evaluate.searching import Plan
+    from foveate.pipeline.terminal import progress_bars
+
+    with progress_bars() as tell:
+        yield Plan(
+            cache_folder(cache),
+            tell=tell,
+            announce=lambda text: typer.echo(text, err=True),
+            **options,
+        )
