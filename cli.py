@@ -586,6 +586,7 @@ def print_table(values: dict[str, Any], indent: int = 0) -> None:
             print_table(value, indent + 2)
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            shown = "none" if shown in (None, "", {}) else shown
             print(f"{' ' * indent}{printable(str(key))}: {printable(str(shown))}")
 
 
