@@ -65,9 +65,9 @@ class Composer:
         self._frame = (page, width, height)
         self._empty = True
 
-    def add(self, pieces: Sequence[Piece]) -> tuple[int, int]:
-        """Write pieces in their order; return the span of all of them."""
-        start: int | None = None
+    def add(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """Write pieces in their order; return the span of each that found room."""
+        spans = []
         for piece in pieces:
             for line in piece.lines:
                 for word in line.words:
@@ -79,12 +79,12 @@ class Composer:
                 self._write("\n\n")
             self._empty = False
             begin = self.length
-            start = begin if start is None else start
             header = self._lines(piece)
             kind, level = self._kind(piece)
             if self.length > begin:
                 self.blocks.append(Block(kind, begin, self.length, level, header))
-        return (self.length if start is None else start), self.length
+                spans.append((begin, self.length))
+        return spans
 
     def text(self) -> str:
         return "".join(self._parts)
@@ -102,9 +102,9 @@ class Composer:
         )
 
     def _kind(self, piece: Piece) -> tuple[BlockKind, int]:
-        if piece.kind == "table":
-            return "table", 0
-        size = max(line.size for line in piece.lines)
+        if piece.kind != "paragraph":
+            return piece.kind, 0
+        size = min(line.size for line in piece.lines)
         n_chars = sum(len(word.text) + 1 for line in piece.lines for word in line.words)
         has_letters = any(c.isalpha() for line in piece.lines for w in line.words for c in w.text)
         if (

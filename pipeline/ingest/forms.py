@@ -58,7 +58,7 @@ def _field(document: Any, annotation: Any) -> str:
 
     form = document.formenv
     if not form:
-        return ""
+        return _loose_field(annotation)
     kind = pdfium.FPDFAnnot_GetFormFieldType(form, annotation)
     if kind in {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}:
         if not pdfium.FPDFAnnot_IsChecked(form, annotation):
@@ -79,6 +79,26 @@ def _field(document: Any, annotation: Any) -> str:
         return ""
     name = _string(pdfium.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
     name = name or _string(pdfium.FPDFAnnot_GetFormFieldName, form, annotation).split(".")[-1]
+    return f"{name.rstrip(':')}: {value}" if name else value
+
+
+def _loose_field(annotation: Any) -> str:
+    """Return `name: value` of a field in a page that was taken out of its form."""
+    import pypdfium2.raw as pdfium
+
+    def entry(key: bytes) -> str:
+        return _string(pdfium.FPDFAnnot_GetStringValue, annotation, key + b"\0")
+
+    value = entry(b"V")
+    flags = ctypes.c_float()
+    pdfium.FPDFAnnot_GetNumberValue(annotation, b"Ff\0", flags)
+    if int(flags.value) & PASSWORD_FLAG:
+        return ""
+    if entry(b"FT") == "Btn":
+        value = "yes" if entry(b"AS") not in {"", "Off"} else ""
+    name = entry(b"TU") or entry(b"T").split(".")[-1]
+    if not value:
+        return ""
     return f"{name.rstrip(':')}: {value}" if name else value
 
 

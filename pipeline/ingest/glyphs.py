@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # pdfium marks a hyphen at a line's end by either of these
 HYPHENS = ("\x02", "\ufffe")
+INVISIBLE = 3
 SOFT_HYPHEN = "\u00ad"
 # units of the device that page coordinates are mapped to; fine enough for 1/1000 point
 DEVICE = 1 << 22
@@ -27,12 +28,14 @@ class PageText:
 
     words: by the direction they run in: 0 right, 1 down, 2 left, 3 up, each as it stands when the
     page is turned so that they run to the right (see `turn_back`). n_chars: characters that are
-    not white space; n_bad: of those, the ones that no reader could make sense of.
+    not white space; n_bad: of those, the ones that no reader could make sense of. n_hidden: words
+    that are not painted, as a scanner's OCR leaves them over its picture.
     """
 
     words: dict[int, list[Word]] = field(default_factory=dict)
     n_chars: int = 0
     n_bad: int = 0
+    n_hidden: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,9 @@ def _jumps(last: tuple[float, ...], box: tuple[float, ...]) -> bool:
 
 
 def _finish(run: _Run, textpage: Any, frame: Frame, found: PageText) -> None:
-    """Clean a run, measure it, and put it with the upright or the turned words."""
+    """Clean a run, measure it, and put it with the words of its direction."""
+    import pypdfium2.raw as pdfium
+
     text = "".join(run.chars)
     has_break = text.endswith(SOFT_HYPHEN)
     if not (text.isascii() and text.isprintable()):
@@ -181,6 +186,9 @@ def _finish(run: _Run, textpage: Any, frame: Frame, found: PageText) -> None:
         baseline = y1
     word = Word(text, x0, y0, x1, y1, baseline, size, glyphs)
     found.words.setdefault(direction, []).append(word)
+    letters = pdfium.FPDFText_GetTextObject(textpage, run.index)
+    if letters and pdfium.FPDFTextObj_GetTextRenderMode(letters) == INVISIBLE:
+        found.n_hidden += 1
 
 
 def _turn(box: tuple[float, ...], direction: int, frame: Frame) -> tuple[float, ...]:

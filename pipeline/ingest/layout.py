@@ -13,7 +13,7 @@ import statistics
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,9 +65,9 @@ class Line:
 
 @dataclass(slots=True)
 class Piece:
-    """Lines that belong together. kind: 'paragraph' or 'table'. n_header: lines of its header."""
+    """Lines that belong together. n_header: lines of a table's header."""
 
-    kind: str
+    kind: Literal["paragraph", "table", "caption"]
     lines: list[Line] = field(default_factory=list)
     n_header: int = 0
 
@@ -218,7 +218,8 @@ def _is_running(rows: list[list[Word]], x: float, *, left: bool) -> bool:
 
 def _line(row: list[Word]) -> Line:
     words = _in_writing_direction(sorted(row, key=lambda word: word.x0))
-    size = max(word.size for word in words)
+    # the size of most letters, not of an initial or a number beside the text
+    size = statistics.median_low([word.size for word in words for _ in word.text])
     cells = tuple(
         i for i in range(1, len(words)) if _gap(words[i - 1], words[i]) > CELL_EM * words[i].size
     )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.errors import LoadError, MissingExtra, ModelError
 from foveate.pipeline.ingest import ocr
-from foveate.pipeline.ingest.clean import clean
+from foveate.pipeline.ingest.captions import find_caption
 from foveate.pipeline.ingest.compose import Composer
 from foveate.pipeline.ingest.forms import read_fields
 from foveate.pipeline.ingest.glyphs import Frame, PageText, read_words, turn_back
+from foveate.pipeline.ingest.info import read_info
 from foveate.pipeline.ingest.layout import Piece, Word, arrange
 from foveate.pipeline.ingest.render import (
     PDFIUM,
@@ -40,11 +40,6 @@ LEARN_PAGES = 24
 STAMP_CHARS = 48
 SCAN_SHARE = 0.5
 BAD_SHARE = 0.3
-DATE = re.compile(r"(?:D:)?(\d{4})(\d{2})?(\d{2})?(\d{2})?(\d{2})?(\d{2})?")
-JUNK_TITLE = re.compile(
-    r"(?i)^microsoft \w+ - |^untitled\b.*|^(pii|doi|arxiv):.*|.*\.(docx?|xlsx?|pptx?|indd|qxd|exe"
-    r"|tex|dvi|pdf|ps|eps|rtf|odt|wpd|pub|p65|fm|pmd)$"
-)
 
 
 def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
@@ -67,12 +62,16 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
 
 @dataclass(slots=True)
 class _Page:
-    """What was taken out of one page. scan: its render, when its text layer is of no use."""
+    """What was taken out of one page.
+
+    figures: each with the piece that is its caption. scan: the page's render, when its text layer
+    is of no use.
+    """
 
     number: int
     frame: Frame
     pieces: list[Piece]
-    figures: list[Picture] = field(default_factory=list)
+    figures: list[tuple[Picture, Piece | None]] = field(default_factory=list)
     scan: Image | None = None
 
 
@@ -100,7 +99,7 @@ class _Reader:
             self.document.init_forms()
             n_pages = len(self.document)
             is_whole = bool(pdfium.FPDF_DocumentHasValidCrossReferenceTable(self.document))
-            metadata, title = self._metadata()
+            metadata, title = read_info(self.document)
         if not is_whole:
             self._note("guessed", "the cross-reference table was damaged and has been rebuilt")
         n_read = min(n_pages, self.options.max_pages)
@@ -151,12 +150,13 @@ class _Reader:
 
     def _write(self, page: _Page) -> None:
         self.composer.start_page(page.number, page.frame.width, page.frame.height)
-        start, end = self.composer.add(page.pieces)
+        spans = self.composer.add(page.pieces)
         if page.scan is not None:
-            span = (start, end) if end > start else None
+            span = (spans[0][0], spans[-1][1]) if spans else None
             self._picture(Picture(page.scan, "page", page=page.number, span=span))
-        for figure in page.figures:
-            self._picture(figure)
+        places = {id(piece): span for piece, span in zip(page.pieces, spans, strict=False)}
+        for figure, caption in page.figures:
+            self._picture(replace(figure, span=places.get(id(caption))))
 
     def _picture(self, picture: Picture) -> None:
         if len(self.pictures) < self.options.max_pictures:
@@ -190,7 +190,9 @@ class _Reader:
         elif self.options.render_pages == "always":
             result.scan = rasterize(page, PAGE_SIDE_PX)
         result.pieces.extend(fields)
-        result.figures = self._figures(page, frame, regions, number, is_scan=wants)
+        n_words = sum(map(len, text.words.values()))
+        is_scan = wants or text.n_hidden > 0.5 * n_words
+        self._figures(page, result, regions, is_scan=is_scan)
         return result
 
     def _wants_ocr(
@@ -246,25 +248,28 @@ class _Reader:
         return ocr.available()
 
     def _figures(
-        self, page: Any, frame: Frame, regions: Sequence[Region], number: int, *, is_scan: bool
-    ) -> list[Picture]:
+        self, page: Any, result: _Page, regions: Sequence[Region], *, is_scan: bool
+    ) -> None:
         """Cut the pictures out of a page that are not the page's own scan nor seen before."""
-        figures: list[Picture] = []
+        width, height = result.frame.width, result.frame.height
         for region in regions:
             x0, y0, x1, y1 = region.box
-            share = (x1 - x0) * (y1 - y0) / (frame.width * frame.height)
+            share = (x1 - x0) * (y1 - y0) / (width * height)
             if region.digest in self.seen or (is_scan and share > SCAN_SHARE):
                 continue
             self.seen.add(region.digest)
-            if len(self.pictures) + len(figures) >= self.options.max_pictures:
+            if len(self.pictures) + len(result.figures) >= self.options.max_pictures:
                 self.n_left_out += 1
                 continue
-            image = crop_region(page, frame, region)
+            image = crop_region(page, result.frame, region)
             if is_blank(image):
                 continue
-            box = Box(x0 / frame.width, y0 / frame.height, x1 / frame.width, y1 / frame.height)
-            figures.append(Picture(image, "image", page=number, box=box))
-        return figures
+            caption = find_caption(region.box, result.pieces)
+            if caption is not None:
+                caption.kind = "caption"
+            box = Box(x0 / width, y0 / height, x1 / width, y1 / height)
+            figure = Picture(image, "image", page=result.number, box=box)
+            result.figures.append((figure, caption))
 
     def _close_notes(self, n_read: int) -> None:
         """Say what became of pages without a text layer, and of what was left out."""
@@ -281,22 +286,6 @@ class _Reader:
             )
         if not self.composer.text().strip():
             self._note("empty", f"no text found on any of {n_read} pages")
-
-    def _metadata(self) -> tuple[dict[str, Any], str | None]:
-        """Return the metadata and the title; the lock is held."""
-        found = {}
-        for name, value in self.document.get_metadata_dict(skip_empty=True).items():
-            if text := " ".join(clean(value)[0].split()):
-                found[name] = text[:1000]
-        title = found.get("Title", "")
-        if match := JUNK_TITLE.match(title):
-            title = title[match.end() :] if match.group().endswith(" - ") else ""
-        names = ("Author", "Subject", "Keywords", "Creator", "Producer")
-        metadata: dict[str, Any] = {n.lower(): found[n] for n in names if n in found}
-        for name, key in (("CreationDate", "date"), ("ModDate", "date_modified")):
-            if date := iso_date(found.get(name, "")):
-                metadata[key] = date
-        return metadata, title.strip() or None
 
     def _first_heading(self, text: str) -> str | None:
         """Return the topmost heading of the first page as a title."""
@@ -332,20 +321,6 @@ def is_blank(image: Image) -> bool:
     """Tell whether a picture is of one colour, give or take noise."""
     low, high = image.convert("L").getextrema()
     return float(high) - float(low) < 8  # type: ignore[arg-type]
-
-
-def iso_date(value: str) -> str | None:
-    """Return a PDF date, D:YYYYMMDDHHmmSS, as ISO 8601 without its zone."""
-    match = DATE.match(value)
-    if not match:
-        return None
-    year, month, day, hour, minute, second = match.groups()
-    if not (1 <= int(month or 1) <= 12 and 1 <= int(day or 1) <= 31):
-        return None
-    date = "-".join(part for part in (year, month, day) if part)
-    if day and hour and int(hour) < 24 and int(minute or 0) < 60 and int(second or 0) < 60:
-        date += f"T{hour}:{minute or '00'}:{second or '00'}"
-    return date
 
 
 def ranges(numbers: Sequence[int]) -> str:
