@@ -155,6 +155,8 @@ def _letter_score(c: str, before: str, table: Mapping[str, float]) -> float:
 def _place_score(c: str, before: str, after: str, language: str) -> float:
     """A penalty for what does not stand so in a word."""
     if c.isalpha():
+        if before.isdigit() or after.isdigit():
+            return -6.0
         if language in _OTHER_SCRIPTS and any(n.isascii() and n.isalpha() for n in (before, after)):
             # a word is of one script
             return -4.0

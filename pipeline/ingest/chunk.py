@@ -29,6 +29,20 @@ class _Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class _Context:
+    """What stands above a section: for the passage that begins it, and for those after."""
+
+    begin: int
+    at_start: str
+    below: str
+    n_tokens: int
+    n_start: int
+
+    def of(self, start: int) -> str:
+        return self.at_start if start <= self.begin else self.below
+
+
+@dataclass(frozen=True, slots=True)
 class _Atom:
     """A stretch that is kept whole: a sentence, a list item, a row, a code block."""
 
@@ -101,7 +115,7 @@ class _Chunker:
             if pending is not None:
                 joined = pending.join(section)
                 size = self.tokens.count(joined.start, joined.end)
-                if not joined.mixed and size + self._context(joined)[1] <= self.limits.chunk:
+                if not joined.mixed and size + self._context(joined).n_start <= self.limits.chunk:
                     pending = joined
                     continue
                 yield pending
@@ -110,12 +124,13 @@ class _Chunker:
             yield pending
 
     def _section(self, section: Section, page: int | None) -> Iterator[Draft]:
-        context, n_context = self._context(section)
-        room = max(self.limits.chunk - n_context, 1)
+        context = self._context(section)
+        room = max(self.limits.chunk - context.n_tokens, 1)
         start, end = _trim(self.text, section.start, section.end)
-        if self.tokens.count(start, end) <= room and not section.mixed:
+        fits = self.tokens.count(start, end) + context.n_start <= self.limits.chunk
+        if fits and not section.mixed:
             modality: Modality = "table" if section.has_table else "text"
-            yield self._draft(modality, start, end, page, context)
+            yield self._draft(modality, start, end, page, context.of(start))
             return
         lead: int | None = None
         run: list[Block] = []
@@ -134,18 +149,18 @@ class _Chunker:
         yield from self._prose(run, room, page, context)
 
     def _prose(
-        self, blocks: list[Block], room: int, page: int | None, context: str
+        self, blocks: list[Block], room: int, page: int | None, context: _Context
     ) -> Iterator[Draft]:
         if not blocks:
             return
         start, end = _trim(self.text, blocks[0].start, blocks[-1].end)
         if self.tokens.count(start, end) <= room:
             if end > start:
-                yield self._draft("text", start, end, page, context)
+                yield self._draft("text", start, end, page, context.of(start))
             return
         atoms = [atom for block in blocks for atom in self._atoms(block, room)]
         for first, last in self._pack(atoms, room):
-            yield self._draft("text", first, last, page, context)
+            yield self._draft("text", first, last, page, context.of(first))
 
     def _atoms(self, block: Block, room: int) -> Iterator[_Atom]:
         """Split a block until each piece fits the room."""
@@ -200,17 +215,18 @@ class _Chunker:
         return j
 
     def _table(
-        self, block: Block, lead: int | None, page: int | None, context: str, room: int
+        self, block: Block, lead: int | None, page: int | None, context: _Context, room: int
     ) -> Iterator[Draft]:
         start = block.start if lead is None else lead
         if self.tokens.count(start, block.end) <= room:
-            yield self._draft("table", *_trim(self.text, start, block.end), page, context)
+            span = _trim(self.text, start, block.end)
+            yield self._draft("table", *span, page, context.of(start))
             return
         header = ""
         if block.header:
             header = self.text[block.header[0] : block.header[1]].split("\n")[0].strip()
         below, _ = _cut_context(header, self.token_spans, self.limits.chunk // _HEADER_SHARE)
-        below = f"{context}\n{below}" if context and below else context or below
+        below = "\n".join(filter(None, (context.below, below)))
         rest = max(self.limits.chunk - len(self.token_spans(below)) if below else room, 1)
         rows = [] if lead is None else [_Atom(lead, block.start, 0, False)]
         for row_start, row_end in split_block(self.text, block):
@@ -219,7 +235,7 @@ class _Chunker:
             if size > min(room, rest):
                 pieces = list(self.tokens.split(row_start, row_end, min(room, rest)))
             rows += [_Atom(*piece, self.tokens.count(*piece), False) for piece in pieces]
-        first, limit, under = 0, room, context
+        first, limit, under = 0, room, context.of(start)
         for i in range(1, len(rows) + 1):
             if i < len(rows) and self.tokens.count(rows[first].start, rows[i].end) <= limit:
                 continue
@@ -227,16 +243,19 @@ class _Chunker:
             yield self._draft("table", *span, page, under)
             first, limit, under = i, rest, below
 
-    def _context(self, section: Section) -> tuple[str, int]:
-        """Title and the headings above the section, without what its text begins with."""
-        path = tuple(heading_text(self.text, h) for h in section.path)
-        names = [name for name in (self.document.title or "", *path) if name]
+    def _context(self, section: Section) -> _Context:
+        """Title and headings above a section; its own headings too for what follows its start."""
+        above = [heading_text(self.text, heading) for heading in section.path]
+        own = [heading_text(self.text, heading) for heading in section.own]
         begin = _trim(self.text, section.start, section.end)[0]
-        names = [
-            name
-            for i, name in enumerate(names)
-            if name not in names[:i] and not self.text.startswith(name, begin)
-        ]
+        title = self.document.title or ""
+        names = list(dict.fromkeys(name for name in (title, *above) if name))
+        first = [n for n in names if n not in own and not self.text.startswith(n, begin)]
+        later = list(dict.fromkeys((*names, *own)))
+        (at_start, n_start), (below, n_below) = self._joined(first), self._joined(later)
+        return _Context(begin, at_start, below, max(n_start, n_below), n_start)
+
+    def _joined(self, names: list[str]) -> tuple[str, int]:
         key = tuple(names)
         if key not in self.contexts:
             limit = min(self.limits.context, self.limits.chunk // 2)

@@ -6,7 +6,7 @@ import codecs
 import re
 from dataclasses import dataclass
 
-from foveate.pipeline.errors import ConfigError, LoadError
+from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.types import Note
 
 _BOMS = (
@@ -47,7 +47,6 @@ def decode(data: bytes, *, override: str | None = None, declared: str | None = N
     (an HTML or XML declaration); it is used where it holds.
 
     Raises:
-        LoadError: if the bytes are no text.
         ConfigError: if `override` is not an encoding.
     """
     encoding, notes = detect(data, override=override, declared=declared)
@@ -105,14 +104,16 @@ def detect(
     return name, (Note("guessed", f"encoding guessed: {name}{hint}"),)
 
 
-def is_text(head: bytes) -> bool:
-    """Whether bytes look like text in some encoding rather than binary data."""
+def is_text(head: bytes, *, named: bool = False) -> bool:
+    """Whether bytes look like text in some encoding rather than binary data.
+
+    named: the file has the name of a text, so a few NULs are blemishes.
+    """
     if any(head.startswith(bom) for bom, _ in _BOMS) or _wide(head):
         return True
-    # a stray NUL in a long text is a blemish, in a short stretch it is binary
-    if head.count(0) > len(head) // 500:
+    if head.count(0) > (max(4, len(head) // 20) if named else len(head) // 500):
         return False
-    return len(_CONTROL.findall(head)) <= len(head) // 50
+    return len(_CONTROL.findall(head.replace(b"\x00", b""))) <= len(head) // 50
 
 
 def _fits(data: bytes, name: str) -> bool:
@@ -128,6 +129,9 @@ def _wide(data: bytes) -> str | None:
     sample = data[: min(len(data), 1 << 16) // 4 * 4] or data
     zeros = sample.count(0)
     if len(sample) < 4 or zeros * 100 < len(sample):
+        return None
+    if zeros * 3 < len(sample) and sample.replace(b"\x00", b"").isascii():
+        # ASCII with NULs in it: wide ASCII is half zeros
         return None
     counts = [sample[i::4].count(0) for i in range(4)]
     quarter = len(sample) / 4
@@ -154,13 +158,3 @@ def _is_utf8_with_strays(data: bytes) -> bool:
     strays = sum("\udc80" <= c <= "\udcff" for c in text)
     sequences = sum(c > "\x7f" for c in text) - strays
     return sequences > 2 * strays
-
-
-def ensure_text(data: bytes) -> None:
-    """Refuse what is not text.
-
-    Raises:
-        LoadError: if the bytes are binary data.
-    """
-    if not is_text(data[:SAMPLE_BYTES]):
-        raise LoadError("expected text, got binary data")

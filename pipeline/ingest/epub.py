@@ -56,9 +56,7 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
                 notes.append(Note("failed", f"chapter {name!r} is missing or damaged"))
                 continue
             text = decode(data, declared=html.declared_encoding(data) or "utf-8").text
-            root = html.parse(text)
-            if root is not None:
-                html.add(root, builder)
+            notes += html.add_page(text, builder)[1]
         for name in _pictures(package, folder):
             figures.add(read_member(container, name))
     if builder.full:
@@ -87,7 +85,13 @@ def parse_xml(data: bytes) -> etree._Element:
         LoadError: if it is not well-formed beyond repair.
     """
     parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, recover=True, huge_tree=False
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        recover=True,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
     )
     try:
         root = etree.fromstring(data, parser)

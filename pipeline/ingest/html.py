@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any
 
 from lxml import etree
@@ -13,7 +14,7 @@ from foveate.pipeline.ingest.build import TextBuilder
 from foveate.pipeline.ingest.clean import clean
 from foveate.pipeline.ingest.decode import decode
 from foveate.pipeline.ingest.options import IngestOptions, OpenedFile
-from foveate.pipeline.types import Document
+from foveate.pipeline.types import Document, Note
 
 _DROPPED_TAGS = """
     script style template noscript svg math head iframe object embed audio video canvas input
@@ -41,6 +42,9 @@ _KEPT_META = {
     "og:description": "description",
     "article:author": "author",
 }
+_TAGS = re.compile(
+    r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|</?[a-z][^<>]*>", re.IGNORECASE | re.DOTALL
+)
 # a cell of more than this holds layout, not data
 _CELL_CHARS = 600
 
@@ -49,10 +53,8 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
     """Yield the visible text; scripts, styles, forms' controls and hidden parts are left out."""
     decoded = decode(file.data, override=options.encoding, declared=declared_encoding(file.data))
     builder = TextBuilder(options.max_text_chars)
-    root = parse(decoded.text)
+    root, notes = add_page(decoded.text, builder)
     title, language, metadata = (None, None, {}) if root is None else head(root)
-    if root is not None:
-        add(root, builder)
     text = builder.text()
     if title is None:
         tops = [b for b in builder.blocks if b.kind == "heading" and b.level == 1]
@@ -68,7 +70,7 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
         encoding=decoded.encoding,
         metadata=metadata,
         blocks=tuple(builder.blocks),
-        notes=decoded.notes,
+        notes=(*decoded.notes, *notes),
     )
 
 
@@ -82,18 +84,29 @@ def declared_encoding(data: bytes) -> str | None:
     return {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252"}.get(name, name)
 
 
-def parse(text: str) -> etree._Element | None:
-    """Parse a page; None when there is nothing in it. Nothing outside the text is loaded."""
+def add_page(text: str, builder: TextBuilder) -> tuple[etree._Element | None, tuple[Note, ...]]:
+    """Add what is visible of a page; return its tree, None if there is none, and notes.
+
+    Nothing outside the text is loaded.
+    """
+    cleaned = clean(text)[0].replace("\f", " ")
+    if not cleaned.strip():
+        return None, ()
     parser = etree.HTMLParser(
         encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, huge_tree=True
     )
-    cleaned = clean(text)[0].replace("\f", " ")
-    if not cleaned.strip():
-        return None
     try:
-        return etree.fromstring(cleaned.encode("utf-8"), parser)
+        root = etree.fromstring(cleaned.encode("utf-8"), parser)
     except etree.XMLSyntaxError as error:
         raise LoadError(f"expected HTML: {error.msg}") from error
+    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):
+        # the parser gives up below 2,048 levels and would lose all text there
+        for part in _TAGS.sub("\n\n", cleaned).split("\n\n"):
+            builder.paragraph(unescape(part))
+        return root, (Note("guessed", "nested too deeply; read without its structure"),)
+    if root is not None:
+        _Walker(builder).walk(root)
+    return root, ()
 
 
 def head(root: etree._Element) -> tuple[str | None, str | None, dict[str, Any]]:
@@ -108,11 +121,6 @@ def head(root: etree._Element) -> tuple[str | None, str | None, dict[str, Any]]:
         if key and value:
             metadata.setdefault(key, value)
     return title or None, language if language.isalpha() else None, metadata
-
-
-def add(root: etree._Element, builder: TextBuilder) -> None:
-    """Add what is visible below an element."""
-    _Walker(builder).walk(root)
 
 
 class _Walker:

@@ -40,13 +40,16 @@ def _read_lines(lines: Iterator[tuple[bytes, bool]], encoding: str) -> Iterator[
     row = 0
     for raw, whole in lines:
         stripped = raw.strip()
-        if not stripped:
+        if whole and not stripped:
+            continue
+        text = decode_as(raw, encoding).text.strip("\ufeff \t\r\n")
+        if whole and not text.strip():
             continue
         row += 1
-        if not whole:
+        if whole:
+            yield _record(row, stripped, text)
+        else:
             yield Record(row, b"", {}, "longer than ingest.max_record_bytes")
-            continue
-        yield _record(row, stripped, decode_as(raw, encoding).text.lstrip("\ufeff").strip())
 
 
 def _record(row: int, raw: bytes, text: str) -> Record:

@@ -17,6 +17,7 @@ _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?)^\1[ \t]*(?:\n|\Z)", re.DOTALL 
 # the parser is Python: 2 s for so much
 _MAX_PARSED_CHARS = 4_000_000
 _MAX_FRONT_CHARS = 65_536
+_MAX_BRACKETS = 400
 _KINDS: dict[str, BlockKind] = {
     "heading_open": "heading",
     "paragraph_open": "paragraph",
@@ -102,6 +103,9 @@ def _read_front(fence: str, source: str) -> dict[str, Any]:
     else:
         import yaml
 
+        # the parser's time grows with the square of the depth
+        if source.count("[") + source.count("{") > _MAX_BRACKETS:
+            raise ValueError("too many brackets")
         try:
             # an alias can make a small text huge
             if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(source)):

@@ -167,11 +167,12 @@ def image_type(head: bytes) -> str | None:
 
 
 def _by_text(path: str, extension: str, head: bytes, encoding: str | None) -> Kind:
-    if encoding is None and not is_text(head):
+    named = _by_name(path, extension)
+    is_named = extension in _PLAIN or named is not None
+    if encoding is None and not is_text(head, named=is_named):
         raise LoadError(f"not a kind of file that is read: {_describe(head, extension)}")
     text = decode(_whole_characters(head), override=encoding).text.lstrip("\ufeff")
     markup = _MARKUP.match(text) is not None
-    named = _by_name(path, extension)
     if markup and (named is None or named.type in {"xml", "csv", "tsv", "json", "jsonl"}):
         return _HTML
     if named is _JSON and _is_lines(text, len(head)):

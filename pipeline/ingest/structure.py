@@ -23,6 +23,14 @@ class Section:
     blocks: tuple[Block, ...]
 
     @property
+    def own(self) -> tuple[Block, ...]:
+        """The headings that it begins with."""
+        n_own = 0
+        while n_own < len(self.blocks) and self.blocks[n_own].kind == "heading":
+            n_own += 1
+        return self.blocks[:n_own]
+
+    @property
     def has_table(self) -> bool:
         return any(block.kind == "table" for block in self.blocks)
 

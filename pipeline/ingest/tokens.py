@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ _STRETCH_CHARS = 100_000
 # a token or a gap longer than this is counted as several: an unknown word may be megabytes
 _LONG_CHARS = 48
 _PIECE_CHARS = 4
+_SPACE = re.compile(r"\s")
 # a combining sequence longer than this may be cut
 _SEQUENCE_CHARS = 64
 
@@ -56,10 +58,9 @@ class TokenIndex:
 
     def _cut(self, start: int, limit: int) -> int:
         """The best place to cut in (start, limit]."""
-        for i in range(limit, max(start + (limit - start) // 2, limit - 1000), -1):
-            if self.text[i - 1].isspace() or self.text[i].isspace():
-                return i
-        return safe_cut(self.text, start, limit)
+        low = max(start + (limit - start) // 2, limit - 1000)
+        space = _SPACE.search(self.text[low : limit + 1][::-1])
+        return limit - space.start() if space else safe_cut(self.text, start, limit)
 
     def _fit(self, start: int, end: int, room: int) -> Iterator[tuple[int, int]]:
         """Halve a piece that has more tokens alone than it had in the text."""
@@ -129,8 +130,10 @@ def is_boundary(text: str, i: int) -> bool:
         return False
     if "\U0001f3fb" <= here <= "\U0001f3ff" or "\U000e0020" <= here <= "\U000e007f":
         return False
-    if "\u1160" <= here <= "\u11ff" or (
-        "\uac00" <= here <= "\ud7a3" and "\u1100" <= before <= "\u115f"
+    if "\u1160" <= here <= "\u11ff":
+        return False
+    if "\u1100" <= before <= "\u115f" and (
+        "\u1100" <= here <= "\u115f" or "\uac00" <= here <= "\ud7a3"
     ):
         return False
     if "\U0001f1e6" <= here <= "\U0001f1ff":

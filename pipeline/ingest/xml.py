@@ -53,6 +53,9 @@ def _add(root: etree._Element, builder: TextBuilder) -> str | None:
     title: str | None = None
     walker = etree.iterwalk(root, events=("start",))
     for _, element in walker:
+        if not isinstance(element.tag, str):
+            # a reference to an entity that is not expanded
+            continue
         name = etree.QName(element).localname.lower()
         if name in {"script", "style"}:
             walker.skip_subtree()
@@ -61,7 +64,7 @@ def _add(root: etree._Element, builder: TextBuilder) -> str | None:
             continue
         # elements inside a sentence are read with it
         walker.skip_subtree()
-        text = " ".join("".join(_pieces(element)).split())
+        text = " ".join("".join(element.itertext()).split())
         if name in _TITLES and title is None:
             title = text
         if name in _TITLES or name in _HEADINGS:
@@ -76,12 +79,3 @@ def _holds_text(element: etree._Element) -> bool:
     if element.text and element.text.strip():
         return True
     return any(child.tail and child.tail.strip() for child in element)
-
-
-def _pieces(element: etree._Element) -> Iterator[str]:
-    walker = etree.iterwalk(element, events=("start", "end", "comment", "pi", "entity"))
-    for event, node in walker:
-        if event == "start":
-            yield node.text or ""
-        elif node is not element:
-            yield node.tail or ""
