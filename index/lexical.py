@@ -51,9 +51,7 @@ def schema() -> Any:
 
     builder = tantivy.SchemaBuilder()
     for name in ("id", "source", "modality", "generation", "last"):
-        builder.add_unsigned_field(
-            name, indexed=name in ("id", "modality", "generation"), fast=True
-        )
+        builder.add_unsigned_field(name, indexed=name != "last", fast=True)
     for name in ("body", "title"):
         builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
     return builder.build()
@@ -138,8 +136,9 @@ class Words:
         query = self._query(text, languages)
         if query is None or not self.n:
             return np.empty(0, np.float32), np.empty(0, np.int64)
-        if allowed is not None and not allowed.by_source and allowed.n <= _SET_MAX:
-            query = self._only(query, "id", np.flatnonzero(allowed.members).tolist())
+        if allowed is not None and allowed.n <= _SET_MAX:
+            field = "source" if allowed.by_source else "id"
+            query = self._only(query, field, np.flatnonzero(allowed.members).tolist())
         if modalities is not None:
             query = self._only(query, "modality", sorted(modalities))
         searcher = self._searcher

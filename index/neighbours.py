@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KINDS = ("auto", "flat", "hnsw", "ivfpq")
 _POINTS_PER_CENTROID = 39  # what faiss asks for, below which it warns
 _PQ_CENTROIDS = 256
-_EFFORTS = {"hnsw": (32, 64, 128, 256, 512), "ivfpq": (8, 16, 32, 64, 128, 256)}
+_EFFORTS = {"hnsw": (48, 96, 192, 384, 768), "ivfpq": (8, 16, 32, 64, 128, 256)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Facts:
     params: dict[str, Any] = field(default_factory=dict)
 
 
-def _faiss() -> Any:
-    # its stubs lack most of what its module has
+def load_faiss() -> Any:
+    """Import FAISS as an untyped module: its stubs lack most of what it has."""
     import faiss
 
     return faiss
@@ -141,7 +141,7 @@ class Neighbours:
 
         Returns: scores (q, k) float32, rows (q, k) int64, -1 = empty.
         """
-        faiss = _faiss()
+        faiss = load_faiss()
         options: dict[str, Any] = {}
         if mask is not None:
             bits = np.packbits(mask, bitorder="little")
@@ -156,7 +156,7 @@ class Neighbours:
 
 def build(blocks: Sequence[Floats], kind: str, plan: Plan, layout: int) -> Neighbours:
     """Build the kind over rows given in blocks (b, dim), in order."""
-    faiss = _faiss()
+    faiss = load_faiss()
     start = time.perf_counter()
     n, dim = sum(map(len, blocks)), blocks[0].shape[1]
     if kind == "hnsw":
@@ -208,7 +208,7 @@ def _file(folder: Path, facts: Facts) -> Path:
 
 def save(folder: Path, made: Neighbours) -> Path:
     """Write the FAISS file and its facts; the facts come last and carry the file's CRC."""
-    faiss = _faiss()
+    faiss = load_faiss()
     path = _file(folder, made.facts)
     crc = 0
 
@@ -233,7 +233,7 @@ def save(folder: Path, made: Neighbours) -> Path:
 
 def load(folder: Path, layout: int, n_rows: int) -> Neighbours | None:
     """Load the newest FAISS file that fits, or None: it is a cache, and a bad one is ignored."""
-    faiss = _faiss()
+    faiss = load_faiss()
     best = find_facts(folder, layout, n_rows)
     if best is None:
         return None

@@ -51,6 +51,7 @@ class PassageReader:
                 self._sources.clear()
                 self._cutter = TextCutter()
             self._load(db, [r[2] for r in found])
+            self._cutter.load(db, [(r[2], r[4], r[5]) for r in found if r[4] is not None])
             return [self._passage(db, row) for row in found]
 
     def _load(self, db: sqlite3.Connection, rows: Sequence[int]) -> None:

@@ -78,6 +78,8 @@ def reason(error: Exception) -> str:
     text = str(error)
     if number in _FULL or "full" in text or "File too large" in text or "No space" in text:
         return f"the disk is full or a size limit is reached ({text})"
+    if "disk I/O error" in text:
+        return f"the disk is full, or a size limit or a fault stops it ({text})"
     if number in (errno.EROFS, errno.EACCES, errno.EPERM) or "readonly" in text:
         return f"the folder cannot be written to ({text})"
     return text

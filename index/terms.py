@@ -86,18 +86,19 @@ _JOINS = "-_./@':&+#" + "\\\\" + "\u2019\u2010-\u2015"
 _NUMBER = r"\d+(?:[.,]\d+)+"
 
 
+def _token(letters: str) -> str:
+    join = f"(?:[{_JOINS}]|(?<=[0-9]),(?=[0-9]))"
+    return rf"[{letters}]+(?:{join}[{letters}]+)*(?:\+\+|\#|\+)?"
+
+
 @cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Return the patterns of a token of ASCII, of any token, and of the parts of a token."""
-    letters = _letters()
-
-    def token(letter: str) -> str:
-        join = f"(?:[{_JOINS}]|(?<=[0-9]),(?=[0-9]))"
-        return rf"[{letter}]+(?:{join}[{letter}]+)*(?:\+\+|\#|\+)?"
-
-    whole = rf"{token(letters)}|[{_RUN}]+|[{_EMOJI}]"
-    parts = rf"{_NUMBER}(?![{letters}])|[{letters}]+"
-    return re.compile(token("a-zA-Z0-9")), re.compile(whole), re.compile(parts)
+def _patterns(is_ascii: bool) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return the patterns of a token and of its parts. ASCII's own are ten times as fast."""
+    letters = "a-zA-Z0-9" if is_ascii else _letters()
+    parts = re.compile(rf"{_NUMBER}(?![{letters}])|[{letters}]+")
+    if is_ascii:
+        return re.compile(_token(letters)), parts
+    return re.compile(rf"{_token(letters)}|[{_RUN}]+|[{_EMOJI}]"), parts
 
 
 @cache
@@ -162,11 +163,10 @@ class Analyser:
     def __init__(self, language: str = "en") -> None:
         self.language = language if language in _STEMMERS else language[:2]
         self._known: dict[str, tuple[str, ...]] = {}
-        self._ascii, self._any, self._parts = _patterns()
 
     def tokens(self, text: str) -> list[str]:
         """Return the words, joined names, runs and emoji of a text as they are written."""
-        return (self._ascii if text.isascii() else self._any).findall(text)
+        return _patterns(text.isascii())[0].findall(text)
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text in order, with repeats."""
@@ -208,7 +208,7 @@ class Analyser:
         return tuple(self._compound(lower))
 
     def _compound(self, lower: str) -> Iterator[str]:
-        parts = self._parts.findall(lower)
+        parts = _patterns(lower.isascii())[1].findall(lower)
         if not parts:
             return
         if lower.endswith("'s") and len(parts) == 2:

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from foveate.index.records import CHUNK_CHARS, unpack_text
+
+_BATCH = 250
 
 
 class TextCutter:
     """Reads texts in chunks and keeps the last ones, as neighbours are often cut together."""
 
-    def __init__(self, max_chunks: int = 64) -> None:
+    def __init__(self, max_chunks: int = 512) -> None:
         self._max_chunks = max_chunks
         self._kept: OrderedDict[tuple[int, int], str] = OrderedDict()
+
+    def load(self, db: sqlite3.Connection, pieces: Iterable[tuple[int, int, int]]) -> None:
+        """Read at once what cutting these (source, start, stop) will need."""
+        wanted = {
+            (source, number)
+            for source, start, stop in pieces
+            if start < stop
+            for number in range(start // CHUNK_CHARS, (stop - 1) // CHUNK_CHARS + 1)
+        }
+        missing = [key for key in wanted if key not in self._kept]
+        if len(missing) > self._max_chunks:
+            return
+        for at in range(0, len(missing), _BATCH):
+            some = missing[at : at + _BATCH]
+            marks = ",".join(["(?, ?)"] * len(some))
+            rows = db.execute(
+                "SELECT source, number, data FROM texts WHERE (source, number) IN "
+                f"(VALUES {marks})",
+                [value for key in some for value in key],
+            )
+            for source, number, data in rows:
+                self._keep((source, number), unpack_text(data))
 
     def cut(self, db: sqlite3.Connection, source: int, start: int, stop: int) -> str:
         """Return code points [start, stop) of a source's text."""
@@ -30,10 +55,13 @@ class TextCutter:
             return found
         row = db.execute("SELECT data FROM texts WHERE source = ? AND number = ?", key).fetchone()
         found = "" if row is None else unpack_text(row[0])
-        self._kept[key] = found
+        self._keep(key, found)
+        return found
+
+    def _keep(self, key: tuple[int, int], text: str) -> None:
+        self._kept[key] = text
         if len(self._kept) > self._max_chunks:
             self._kept.popitem(last=False)
-        return found
 
 
 def whole_text(db: sqlite3.Connection, source: int) -> str:

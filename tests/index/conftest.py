@@ -1,11 +1,11 @@
-"""Small real indexes to test with: vectors are drawn from the text, so that any test can redo them."""
+"""Small real indexes to test with; vectors are drawn from the text, so any test can redo them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ class Maker:
     """Makes documents, drafts and vectors; the same text always gives the same ones."""
 
     dim = DIM
-    towers = {
+    towers: ClassVar = {
         "text": Tower("text", "fake-text@1", f"fake/{DIM}", DIM),
         "image": Tower("image", "fake-image@1", f"fake/{DIM}", DIM),
     }

@@ -30,7 +30,7 @@ def agrees(index: DiskIndex) -> None:
     report = index.check()
     assert report["ok"], report
     n = index.count()
-    scores, ids = index.search_words("common", 10_000)
+    _, ids = index.search_words("common", 10_000)
     assert len(ids) == len(list(index.sources()))
     found = index.passages(ids)
     assert len(found) == len(ids)

@@ -20,7 +20,7 @@ from foveate.pipeline.errors import (
     ShapeError,
     SpaceMismatch,
 )
-from foveate.pipeline.types import Box, Document, Draft, Locator, Note, WordBoxes
+from foveate.pipeline.types import Box, Draft, Locator, Note, WordBoxes
 
 
 def texts(index: DiskIndex, ids) -> list[str]:
@@ -358,5 +358,12 @@ def test_nothing_is_pickled_anywhere():
     root = Path(__file__).parents[2] / "index"
     for path in root.glob("*.py"):
         source = path.read_text("utf-8")
-        for word in ("import pickle", "allow_pickle=True", "np.load(", "marshal", "shelve", "eval("):
+        for word in (
+            "import pickle",
+            "allow_pickle=True",
+            "np.load(",
+            "marshal",
+            "shelve",
+            "eval(",
+        ):
             assert word not in source, (path.name, word)

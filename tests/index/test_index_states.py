@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -88,10 +89,8 @@ class Machine(RuleBasedStateMachine):
     def fail(self):
         context, self.context = self.context, None
         error = RuntimeError("in the middle")
-        try:
+        with pytest.raises(RuntimeError, match="in the middle"):
             context.__exit__(RuntimeError, error, None)
-        except RuntimeError as found:
-            assert found is error
 
     @precondition(lambda self: self.context is None)
     @rule()
@@ -152,6 +151,6 @@ class Machine(RuleBasedStateMachine):
 
 TestStates = Machine.TestCase
 TestStates.settings = settings(
-    max_examples=12, stateful_step_count=18, deadline=None,
+    max_examples=8, stateful_step_count=16, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip

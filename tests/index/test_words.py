@@ -109,8 +109,9 @@ def test_what_a_query_asks_for_is_in_a_text_that_says_it(text):
 
 
 def test_stop_words_count_when_nothing_else_is_asked(tmp_path):
-    found = build(tmp_path / "w", [WordDocument(1, 1, 0, "", "to be or not to be", "en"),
-                                   WordDocument(2, 2, 0, "", "that is the question", "en")])  # fmt: skip
+    texts = ["to be or not to be", "that is the question"]
+    documents = [WordDocument(i, i, 0, "", text, "en") for i, text in enumerate(texts, 1)]
+    found = build(tmp_path / "w", documents)
     assert found.search("to be or not to be", 2, ["en"])[1].tolist() == [1]
     assert found.search("what is the question", 2, ["en"])[1].tolist() == [2]
 
@@ -131,7 +132,9 @@ def test_titles_find_their_passages(new_index, maker):
     with index.writer() as w:
         maker.put(w, "/a", "nothing of note", title="Cooling loop")
         maker.put(w, "/b", "a cooling tower among other things")
-    assert index.passages(index.search_words("cooling loop", 1)[1])[0].source.title == "Cooling loop"
+    assert (
+        index.passages(index.search_words("cooling loop", 1)[1])[0].source.title == "Cooling loop"
+    )
 
 
 def test_words_that_contradict_the_catalogue_are_built_anew(new_index, maker):
