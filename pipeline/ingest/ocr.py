@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LANGUAGES = ("latin", "chinese", "japanese")
 N_THREADS = 2
 MAX_SIDE_PX = 2000
+STRIP_RATIO = 2.5
+OVERLAP_PX = 100
+MAX_WINDOWS = 20
 GATE_SIDE_PX = 320
 GATE_CROP_PX = 384
 MIN_SCORE = 0.5
@@ -60,15 +63,38 @@ def available() -> str | None:
 def read_image(image: Image) -> list[OcrLine]:
     """Return the lines of text in an upright RGB picture, in the detector's order.
 
+    A picture is read at `MAX_SIDE_PX` at most; a long strip, as of a whole web page, is read in
+    windows of that length, so that its letters stay as large as they are.
+
     Raises:
         MissingExtra: if rapidocr or onnxruntime is not installed.
         ModelError: if the models cannot be loaded or run.
     """
     width, height = image.size
-    if min(width, height) < 8:
+    short, long = min(image.size), max(image.size)
+    if short < 8:
         return []
+    if long <= MAX_SIDE_PX or long < STRIP_RATIO * short:
+        return _read_window(image, 0, 0)
+    step = max(MAX_SIDE_PX - 2 * OVERLAP_PX, -(-long // MAX_WINDOWS))
+    lines = []
+    for start in range(0, long, step):
+        first, last = max(start - OVERLAP_PX, 0), min(start + step + OVERLAP_PX, long)
+        box = (0, first, width, last) if height == long else (first, 0, last, height)
+        axis = 1 if height == long else 0
+        for line in _read_window(image.crop(box), box[0], box[1]):
+            centre = sum(corner[axis] for corner in line.quad) / 4
+            # what two windows share belongs to the one that has its middle
+            if start <= centre < start + step:
+                lines.append(line)
+    return lines
+
+
+def _read_window(image: Image, left: int, top: int) -> list[OcrLine]:
+    """Read one picture; its corner stands at (left, top) of what the quads count from."""
+    width, height = image.size
     pixels = _bgr(_within(image, MAX_SIDE_PX))
-    scale_x, scale_y = width / pixels.shape[1], height / pixels.shape[0]
+    scale = (width / pixels.shape[1], height / pixels.shape[0], left, top)
     with _LOCK:
         engine = _engine()
         try:
@@ -85,9 +111,9 @@ def read_image(image: Image) -> list[OcrLine]:
         text = clean(text)[0].strip()
         if not _is_credible(text, float(score)):
             continue
-        corners = _scaled(quad, scale_x, scale_y)
+        corners = _scaled(quad, scale)
         detail = details[number] if number < len(details) else ()
-        words = _engine_words(text, detail, scale_x, scale_y) or _split(text, corners)
+        words = _engine_words(text, detail, scale) or _split(text, corners)
         lines.append(OcrLine(text, corners, float(score), tuple(words)))
     return lines
 
@@ -136,7 +162,8 @@ def looks_textual(image: Image) -> bool:
     """
     if min(image.size) < 12:
         return False
-    image = _within(image, MAX_SIDE_PX)
+    if max(image.size) < STRIP_RATIO * min(image.size):
+        image = _within(image, MAX_SIDE_PX)
     return _has_lines(_within(image, GATE_SIDE_PX)) or (
         max(image.size) > 1.5 * GATE_SIDE_PX and _has_lines(_busiest(image, GATE_CROP_PX))
     )
@@ -245,11 +272,12 @@ def _bgr(image: Image) -> Any:
     return np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
 
 
-def _scaled(quad: Any, x: float, y: float) -> tuple[tuple[float, float], ...]:
-    return tuple((float(point[0]) * x, float(point[1]) * y) for point in quad)
+def _scaled(quad: Any, scale: tuple[float, float, int, int]) -> tuple[tuple[float, float], ...]:
+    x, y, left, top = scale
+    return tuple((float(point[0]) * x + left, float(point[1]) * y + top) for point in quad)
 
 
-def _engine_words(text: str, detail: Any, x: float, y: float) -> list[Any]:
+def _engine_words(text: str, detail: Any, scale: tuple[float, float, int, int]) -> list[Any]:
     """Return the engine's own words when, put together, they are the line's text."""
     words = []
     for item in detail:
@@ -257,7 +285,7 @@ def _engine_words(text: str, detail: Any, x: float, y: float) -> list[Any]:
             return []
         word = clean(str(item[0]))[0].strip()
         if word:
-            words.append((word, _scaled(item[2], x, y)))
+            words.append((word, _scaled(item[2], scale)))
     if "".join(word for word, _ in words) != "".join(text.split()):
         return []
     return _joined(text, words)

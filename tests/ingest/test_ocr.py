@@ -50,6 +50,17 @@ def test_word_boxes_lie_on_their_ink(size):
         assert 90 * scale < word.y0 < word.y1 < 150 * scale
 
 
+def test_a_long_strip_keeps_its_letters_and_no_line_twice():
+    places = [300, 1795, 1895, 2900, 4800]
+    image = draw([((30, y), f"Paragraph {n} here") for n, y in enumerate(places)], (420, 5000), 20)
+    assert ocr.looks_textual(image)
+    lines = ocr.read_image(image)
+    assert sorted(line.text for line in lines) == [f"Paragraph {n} here" for n in range(5)]
+    for line in lines:
+        y = places[int(line.text.split()[1])]
+        assert y - 10 < line.quad[0][1] < y + 20
+
+
 def test_specks_are_no_text():
     image = Image.new("RGB", (300, 200), "white")
     pen = ImageDraw.Draw(image)

@@ -19,6 +19,8 @@ from foveate.pipeline.ingest import ocr
 from foveate.pipeline.ingest.clean import clean
 from foveate.pipeline.ingest.options import IngestOptions, OpenedFile
 from foveate.pipeline.ingest.pdf import load, render_page
+from foveate.pipeline.ingest.render import render
+from foveate.pipeline.types import Box, Locator, Passage, Source
 
 NEVER = IngestOptions(ocr="never")
 
@@ -540,6 +542,23 @@ def test_figures_are_cut_out_once_upright_and_in_their_colours(rotation):
     )
     assert one == (255, 0, 0)
     assert two == (0, 0, 255)
+
+
+@pytest.mark.parametrize("modality", ["image", "page", "text"])
+def test_picture_behind_a_passage(modality, tmp_path):
+    resources = b"/Resources<</XObject<</P 10 0 R>>>>"
+    content = "q 204 0 0 198 102 396 cm /P Do Q\n"
+    photo = Image.new("RGB", (100, 100), "red")
+    path = tmp_path / "x.pdf"
+    path.write_bytes(write_pdf(["", (content, resources)], objects=[picture_object(photo)]))
+    source = Source("0" * 32, (str(path),), "application/pdf", "pdf", 1, 0.0)
+    box = Box(102 / 612, 198 / 792, 306 / 612, 396 / 792)
+    locator = Locator(page=2, boxes=(box,))
+    image = render(str(path), Passage(1, 0, source, modality, "", locator))
+    if modality == "image":
+        assert image.getextrema() == ((255, 255), (0, 0), (0, 0))
+    else:
+        assert max(image.size) == 1600
 
 
 def test_caption_of_a_figure():
