@@ -61,7 +61,8 @@ def encode_plainly(folder: Path, texts: list[str], *, pooling: str = "mean_token
     model.load_state_dict({name.removeprefix("bert."): part for name, part in state.items()})
     rows = []
     for text in texts:
-        ids = [2, *(4 + WORDS.index(word) for word in text.split())][:63] + [3]
+        words = [4 + WORDS.index(word) for word in text.split()]
+        ids = [2, *words[:62], 3]
         with torch.no_grad():
             states = model(torch.tensor([ids])).last_hidden_state[0]
         rows.append(states[0] if pooling == "cls_token" else states.mean(0))

@@ -52,10 +52,15 @@ def load(folder: Path, weights: str = "0.safetensors", **options) -> OpenCLIP:
     return OpenCLIP(str(folder / "tiny-clip.json"), weights=folder / weights, **options)
 
 
+@pytest.fixture(scope="module")
+def shared(folder) -> OpenCLIP:
+    return load(folder)
+
+
 class TestOpenCLIP(EncoderContract):
-    @pytest.fixture(scope="class")
-    def encoder(self, folder) -> OpenCLIP:
-        return load(folder)
+    @pytest.fixture
+    def encoder(self, shared) -> OpenCLIP:
+        return shared
 
     @pytest.fixture
     def other(self, folder) -> OpenCLIP:
