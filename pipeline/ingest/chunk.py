@@ -159,7 +159,8 @@ class _Chunker:
                 yield self._draft("text", start, end, page, context.of(start))
             return
         atoms = [atom for block in blocks for atom in self._atoms(block, room)]
-        for first, last in self._pack(atoms, room):
+        for span in self._pack(atoms, room):
+            first, last = _trim(self.text, *span)
             yield self._draft("text", first, last, page, context.of(first))
 
     def _atoms(self, block: Block, room: int) -> Iterator[_Atom]:
