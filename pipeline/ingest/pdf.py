@@ -71,6 +71,7 @@ class _Page:
     number: int
     frame: Frame
     pieces: list[Piece]
+    fields: list[Piece] = field(default_factory=list)
     figures: list[tuple[Picture, Piece | None]] = field(default_factory=list)
     scan: Image | None = None
 
@@ -150,7 +151,7 @@ class _Reader:
 
     def _write(self, page: _Page) -> None:
         self.composer.start_page(page.number, page.frame.width, page.frame.height)
-        spans = self.composer.add(page.pieces)
+        spans = self.composer.add([*page.pieces, *page.fields])
         if page.scan is not None:
             span = (spans[0][0], spans[-1][1]) if spans else None
             self._picture(Picture(page.scan, "page", page=page.number, span=span))
@@ -168,12 +169,17 @@ class _Reader:
         """Read one page; a page that cannot be read is empty and has a note."""
         try:
             with PDFIUM, open_page(self.document, number - 1) as page:
-                return self._open_page(page, number)
+                result, text, image = self._open_page(page, number)
         except LoadError as error:
             self._note("failed", str(error), number)
             return _Page(number, Frame(1, 0, 0, 1, 0, 0, 1.0, 1.0), [])
+        if image is not None:
+            # other threads may use pdfium meanwhile
+            self._scan(image, result, text)
+        return result
 
-    def _open_page(self, page: Any, number: int) -> _Page:
+    def _open_page(self, page: Any, number: int) -> tuple[_Page, PageText, Image | None]:
+        """Take what pdfium finds on a page, and its render if it is to be read by OCR."""
         frame = Frame.of(page)
         textpage = page.get_textpage()
         try:
@@ -183,21 +189,20 @@ class _Reader:
         fields = read_fields(self.document, page, frame)
         regions = find_regions(page, frame, self.options.min_picture_px)
         pieces = _arrange(text, frame)
-        result = _Page(number, frame, pieces)
-        wants = self._wants_ocr(page, text, regions, has_fields=bool(fields))
+        result = _Page(number, frame, pieces, fields)
+        image = None
+        wants = self._wants_ocr(page, text, regions)
         if wants:
-            self._scan(page, result, text)
+            dots = max(frame.width, frame.height) / 72 * self.options.ocr_dpi
+            image = rasterize(page, max(int(min(dots, ocr.MAX_SIDE_PX)), PAGE_SIDE_PX))
         elif self.options.render_pages == "always":
             result.scan = rasterize(page, PAGE_SIDE_PX)
-        result.pieces.extend(fields)
         n_words = sum(map(len, text.words.values()))
         is_scan = wants or text.n_hidden > 0.5 * n_words
         self._figures(page, result, regions, is_scan=is_scan)
-        return result
+        return result, text, image
 
-    def _wants_ocr(
-        self, page: Any, text: PageText, regions: Sequence[Region], *, has_fields: bool
-    ) -> bool:
+    def _wants_ocr(self, page: Any, text: PageText, regions: Sequence[Region]) -> bool:
         """Tell whether a page's text layer is of no use and there is something to see on it."""
         import pypdfium2.raw as pdfium
 
@@ -207,16 +212,14 @@ class _Reader:
         if text.n_chars and text.n_bad > BAD_SHARE * text.n_chars:
             return True
         if n_good == 0:
-            return pdfium.FPDFPage_CountObjects(page) > 0 and not has_fields
+            return bool(pdfium.FPDFPage_CountObjects(page) > 0)
         area = page.get_width() * page.get_height()
         covered = max(((r.box[2] - r.box[0]) * (r.box[3] - r.box[1]) for r in regions), default=0.0)
         return n_good < STAMP_CHARS and covered >= SCAN_SHARE * area
 
-    def _scan(self, page: Any, result: _Page, text: PageText) -> None:
-        """Render a page and read it by OCR, if there is ink on it and OCR is to be had."""
+    def _scan(self, image: Image, result: _Page, text: PageText) -> None:
+        """Read a page's render by OCR, if there is ink on it and OCR is to be had."""
         frame = result.frame
-        side = min(max(frame.width, frame.height) / 72 * self.options.ocr_dpi, ocr.MAX_SIDE_PX)
-        image = rasterize(page, max(int(side), PAGE_SIDE_PX))
         if is_blank(image):
             return
         reason = self._no_ocr()
