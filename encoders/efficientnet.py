@@ -9,19 +9,18 @@ classifier's weight rows to the targets, of the picture's features, and ConSE of
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foveate.encoders.convnet import N_CLASSES, SIZES, ConvNet
+from foveate.encoders.alignment import AlignedNet, Alignment
+from foveate.encoders.convnet import SIZES, ConvNet
 from foveate.encoders.minilm import MiniLM
 from foveate.encoders.packages import find_file, find_package, fingerprint
 from foveate.pipeline.errors import ConfigError, ModelError, ShapeError
@@ -39,45 +38,6 @@ log = logging.getLogger(__name__)
 ALIGNMENT = Path(__file__).parent / "weights" / "imagenet_targets.safetensors"
 MAX_ASPECT = 2.0
 _GREY = 127
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """Where each class lies in the text space, and how a picture is composed of them.
-
-    targets: (1000, d) float32, centred. temperature: of the softmax over classes. ridge: penalty,
-    in units of the mean square of the features' directions. share: weight of the ridge map.
-    cells: weight of the cells' mean beside the whole picture's vector.
-    """
-
-    targets: Floats
-    space: str
-    temperature: float
-    ridge: float
-    share: float
-    cells: float
-
-    @classmethod
-    def read(cls, path: Path) -> Alignment:
-        """Read a safetensors file.
-
-        Raises:
-            ModelError: if it is missing or not an alignment.
-        """
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="numpy") as file:
-                targets = file.get_tensor("targets").astype(np.float32)
-                settings = json.loads(file.metadata()["alignment"])
-            alignment = cls(targets, **settings)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"cannot read the alignment {str(path)!r}: {error}") from error
-        if targets.ndim != 2 or len(targets) != N_CLASSES or not np.isfinite(targets).all():
-            raise ModelError(
-                f"expected finite targets ({N_CLASSES}, d) in {str(path)!r}, got {targets.shape}"
-            )
-        return alignment
 
 
 class EfficientNetLite:
@@ -115,7 +75,7 @@ class EfficientNetLite:
         self._device, self._dtype, self._threads = device, dtype, threads
         self._texts = MiniLM(device=device, threads=threads)
         self._lock = threading.Lock()
-        self._head: _Head | None = None
+        self._net: AlignedNet | None = None
 
     @property
     def space(self) -> str:
@@ -162,11 +122,11 @@ class EfficientNetLite:
         vectors = np.zeros((len(images), self.dim), dtype=np.float32)
         if not images:
             return vectors
-        head = self._load()
+        net = self._load()
 
         def run(first: int) -> int:
             part = images[first : first + self.batch]
-            vectors[first : first + len(part)] = head.pictures(self._features(part))
+            vectors[first : first + len(part)] = net.pictures(self._features(part))
             return first + len(part)
 
         for end in self._each(run, range(0, len(images), self.batch)):
@@ -195,10 +155,10 @@ class EfficientNetLite:
             vectors (c, d) float32, L2-normalised; boxes (c, 4) float32: x0 y0 x1 y1 of each cell,
             0..1 of the picture, origin top left. Cells of the padding are left out.
         """
-        head = self._load()
+        net = self._load()
         features = self._features([_check(image)])
         n_rows, n_columns = features.shape[2:]
-        vectors = head.vectors(features[0].flatten(1).T.numpy())
+        vectors = net.vectors(features[0].flatten(1).T.numpy())
         pad_x, pad_y = padding(image.width, image.height)
         # a cell's edges as fractions of the padded picture, then of the picture itself
         x = (np.linspace(0, 1, n_columns + 1) * (1 + 2 * pad_x) - pad_x).clip(0, 1)
@@ -212,9 +172,9 @@ class EfficientNetLite:
         """Return (t, 2) int32, as MiniLM reads the text."""
         return self._texts.token_spans(text)
 
-    def _load(self) -> _Head:
+    def _load(self) -> AlignedNet:
         with self._lock:
-            if self._head is None:
+            if self._net is None:
                 from foveate.encoders.devices import choose_device, choose_dtype
                 from foveate.encoders.threads import set_threads
 
@@ -228,77 +188,28 @@ class EfficientNetLite:
                         f"expected an alignment to {self.space!r}, got {alignment.space!r} in "
                         f"{str(self._alignment_path)!r}"
                     )
-                self._head = _Head(net, alignment)
+                self._net = AlignedNet(net, alignment)
                 log.info("encoder efficientnet-%s computes %s on %s", self.size, dtype, device)
-            return self._head
+            return self._net
 
     def _features(self, images: Sequence[Image]) -> Tensor:
         import torch
 
-        assert self._head is not None
+        assert self._net is not None
         side = SIZES[self.size][2]
         pixels = np.stack([squared(image, side) for image in images])
         tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2).float()
-        return self._head.net.features((tensor - 127) / 128).float().cpu()
+        return self._net.convnet.features((tensor - 127) / 128).float().cpu()
 
     def _each(self, run: Callable[[int], int], firsts: range) -> list[int] | Any:
         """Run the batches, on the CPU one core each; yields the results in order."""
         from foveate.encoders.threads import compute_pool
 
-        assert self._head is not None
-        if self._head.net.device.type != "cpu" or len(firsts) == 1:
+        assert self._net is not None
+        if self._net.convnet.device.type != "cpu" or len(firsts) == 1:
             return map(run, firsts)
         futures: list[Future[int]] = [compute_pool().submit(run, first) for first in firsts]
         return (future.result() for future in futures)
-
-
-class _Head:
-    """The network with its alignment: features to vectors."""
-
-    def __init__(self, net: ConvNet, alignment: Alignment) -> None:
-        self.net = net
-        self._alignment = alignment
-        weight, bias = (tensor.numpy() for tensor in net.classifier)
-        self._classifier = (np.ascontiguousarray(weight.T), bias)
-        self._map = fit_ridge(weight, alignment.targets, alignment.ridge)
-
-    def pictures(self, features: Tensor) -> Floats:
-        """Map features (n, 1280, h, w) to (n, d) float32, L2-normalised: whole and cells."""
-        cells = features.flatten(2).transpose(1, 2).contiguous().numpy()  # (n, c, 1280)
-        n, n_cells, _ = cells.shape
-        whole = self.vectors(cells.mean(axis=1))
-        seen = self._named(cells.reshape(n * n_cells, -1)).reshape(n, n_cells, -1).mean(axis=1)
-        return _normalise(whole + self._alignment.cells * _normalise(seen))
-
-    def vectors(self, features: Floats) -> Floats:
-        """Map features (n, 1280) float32 to vectors (n, d) float32, L2-normalised."""
-        share = self._alignment.share
-        mapped = _normalise(features @ self._map)
-        return _normalise((1 - share) * self._named(features) + share * mapped)
-
-    def _named(self, features: Floats) -> Floats:
-        """Return (n, d) float32, L2-normalised: ConSE of features (n, 1280)."""
-        logits = features @ self._classifier[0] + self._classifier[1]
-        logits -= logits.max(axis=1, keepdims=True)
-        odds = np.exp(logits / self._alignment.temperature)
-        return _normalise(odds @ self._alignment.targets)
-
-
-def fit_ridge(weights: Floats, targets: Floats, penalty: float) -> Floats:
-    """Fit the map from classifier rows to targets: X' (X X' + p s I)^-1 T, X centred.
-
-    Args:
-        weights: (c, f) float32.
-        targets: (c, d) float32, centred.
-        penalty: in units of s = ||X||^2 / f.
-
-    Returns:
-        (f, d) float32.
-    """
-    centred = (weights - weights.mean(axis=0)).astype(np.float64)
-    gram = centred @ centred.T
-    gram[np.diag_indices_from(gram)] += penalty * np.trace(gram) / weights.shape[1]
-    return np.asarray(centred.T @ np.linalg.solve(gram, targets), dtype=np.float32)
 
 
 def padding(width: int, height: int) -> tuple[float, float]:
@@ -325,8 +236,3 @@ def _check(item: Input) -> Image:
     if isinstance(item, str):
         raise ShapeError("expected pictures, got str for an image encoder")
     return item if item.mode == "RGB" else item.convert("RGB")
-
-
-def _normalise(rows: Floats) -> Floats:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(norms, 1e-12), dtype=np.float32)

@@ -8,15 +8,9 @@ import pytest
 from PIL import Image, ImageDraw
 from safetensors.numpy import load_file, save_file
 
+from foveate.encoders.alignment import Alignment, fit_ridge
 from foveate.encoders.convnet import SIZES, ConvNet, layers
-from foveate.encoders.efficientnet import (
-    ALIGNMENT,
-    Alignment,
-    EfficientNetLite,
-    fit_ridge,
-    padding,
-    squared,
-)
+from foveate.encoders.efficientnet import ALIGNMENT, EfficientNetLite, padding, squared
 from foveate.encoders.minilm import MiniLM
 from foveate.encoders.train import align_labels
 from foveate.pipeline.errors import ConfigError, MissingExtra, ModelError, ShapeError
