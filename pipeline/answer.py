@@ -107,6 +107,7 @@ def answer(
         **{name: round(value, 4) for name, value in verdict.features.items()},
     }
     if verdict.score < options.threshold or not cited.citations:
+        trace["held_back"] = {"text": cited.text, "by": "answerable", "reason": verdict.reason}
         cited = Cited("", ())
     cited = add_picture(asked, hits, cited, boxes)
 

@@ -267,7 +267,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     # the conversion draws a progress bar that no setting of the library hides
     with _quiet(repr(str(gguf))), contextlib.redirect_stderr(io.StringIO()):
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             place,
             gguf_file=name,
             quantization_config=GgufConfig(dequantize=True),

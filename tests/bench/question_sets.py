@@ -77,6 +77,8 @@ def hits_of(case, encoder, *, gold=True, k=10):
     Returns (hits, texts by source id, ids of the gold sources).
     """
     docs = [d for d in case.docs if (gold or not d[2]) and d[1].strip()]
+    if not docs:
+        return [], {}, set()
     joined = [f"{title}\n{text}" for title, text, _ in docs]
     cosines = encoder.encode(joined) @ encoder.encode_queries([case.question])[0]
     fused = np.zeros(len(docs))
