@@ -184,6 +184,7 @@ class Update:
             text.token_spans,
             chunk_tokens=self._ingest.chunk_tokens,
             overlap_tokens=self._ingest.overlap_tokens,
+            context_tokens=self._ingest.context_tokens,
         )
         if not drafts:
             return 0
