@@ -304,9 +304,10 @@ class Engine:
         """
         from foveate.pipeline.ingest.render import render
 
+        passwords = tuple(self.config.get("ingest.pdf_passwords", ()))
         for uri in passage.source.uris:
             if os.path.exists(uri):
-                return render(uri, passage)
+                return render(uri, passage, passwords=passwords)
         raise FoveateError(f"the file behind {passage.label} is gone: {passage.source.uri!r}")
 
     def status(self) -> dict[str, Any]:
