@@ -1,0 +1,170 @@
+"""What `foveate bench` times. An operation is checked before it is timed, and says against whom."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from typing import Any
+
+from foveate.pipeline.errors import FoveateError, UnknownComponent
+from foveate.pipeline.evaluate import plots
+from foveate.pipeline.evaluate.timing import Timing, hardware, ratio, versions
+
+# a new operation is one line here and one function: (Options) -> list of rows
+OPERATIONS = {
+    "encode": "foveate.pipeline.evaluate.benches:encode",
+    "index": "foveate.pipeline.evaluate.benches:index",
+    "search": "foveate.pipeline.evaluate.benches:search",
+    "size": "foveate.pipeline.evaluate.sizes:size",
+}
+SHOWN = ("operation", "contender", "n", "median_ms", "spread_ms", "per_s", "ratio", "check")
+
+Row = dict[str, Any]
+
+
+class BenchError(FoveateError):
+    """Two contenders that should agree do not; nothing was timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """n: texts or passages of an operation. sizes: passages of `size`. peers: time them too."""
+
+    rounds: int = 7
+    n: int = 500
+    sizes: tuple[int, ...] = (1000, 10_000)
+    peers: bool = True
+    announce: Callable[[str], None] = field(default=lambda text: None)
+
+
+def run(names: Sequence[str], options: Options) -> list[Row]:
+    """Run operations by name, all of them for no name; return rows with machine and versions.
+
+    Raises:
+        UnknownComponent: for a name that no operation has.
+        BenchError: if contenders disagree on the answer.
+    """
+    for name in names:
+        if name not in OPERATIONS:
+            raise UnknownComponent("operation", name, OPERATIONS)
+    about = {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        **hardware(),
+        **versions(),
+    }
+    rows: list[Row] = []
+    for name in names or OPERATIONS:
+        options.announce(f"{name} ...")
+        module, _, function = OPERATIONS[name].partition(":")
+        found = getattr(importlib.import_module(module), function)(options)
+        rows.extend({**row, **about} for row in found)
+    return rows
+
+
+def rows_of(
+    operation: str,
+    timings: Mapping[str, Timing],
+    *,
+    n: int,
+    check: str,
+    items: int = 1,
+) -> list[Row]:
+    """Make a row of each contender; the first is ours, and ratios say how much longer others take.
+
+    items: what one call handles, for the rate.
+    """
+    names = list(timings)
+    ours = timings[names[0]]
+    rows = []
+    for name in names:
+        timing = timings[name]
+        low, high = timing.spread
+        row: Row = {
+            "operation": operation,
+            "contender": name,
+            "n": n,
+            "rounds": len(timing.seconds),
+            "median_ms": 1e3 * timing.median,
+            "p20_ms": 1e3 * low,
+            "p80_ms": 1e3 * high,
+            "per_s": items / timing.median,
+            "check": check,
+        }
+        if name != names[0]:
+            middle, low, high = ratio(timing, ours)
+            row |= {"ratio": middle, "ratio_p20": low, "ratio_p80": high}
+        rows.append(row)
+    return rows
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print the rows as a table to standard output."""
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in SHOWN:
+        table.add_column(name.replace("_ms", " ms"), justify="left" if name in
+                         ("operation", "contender", "check") else "right")  # fmt: skip
+    for row in rows:
+        spread = f"{row['p20_ms']:.3g}..{row['p80_ms']:.3g}"
+        times = f"{row['ratio']:.2f}x" if "ratio" in row else ""
+        table.add_row(
+            row["operation"],
+            row["contender"],
+            str(row["n"]),
+            f"{row['median_ms']:.3g}",
+            spread,
+            f"{row['per_s']:.3g}",
+            times,
+            row["check"],
+        )
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return one HTML page: a plot an operation, and cost against size."""
+    style = resources.files(__package__).joinpath("report.css").read_text(encoding="utf-8")
+    parts = ["<h1>foveate benchmark</h1>"]
+    for operation in dict.fromkeys(str(r["operation"]) for r in rows):
+        some = [r for r in rows if r["operation"] == operation]
+        if operation.startswith("size"):
+            continue
+        bars = [(str(r["contender"]), {"median": float(r["median_ms"])}) for r in some]
+        parts.append(f"<h2>{escape(operation)}</h2><p class=quiet>{escape(some[0]['check'])}</p>")
+        parts.append(f"<figure>{plots.bars(bars, label=operation, unit='ms')}</figure>")
+    parts.extend(_size_plots([r for r in rows if str(r["operation"]).startswith("size")]))
+    if rows:
+        known = hardware() | versions()
+        items = ", ".join(f"{escape(k)} {escape(v)}" for k, v in known.items())
+        parts.append(f"<footer><p>{items}</p></footer>")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>foveate benchmark</title><style>{style}</style></head>"
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def _size_plots(rows: Sequence[Row]) -> list[str]:
+    measures = {
+        "median_ms": ("Dense search, median", "ms"),
+        "words_ms": ("Search by words, median", "ms"),
+        "build_s": ("Building", "s"),
+        "disk_mib": ("On disk", "MiB"),
+        "memory_mib": ("Memory of the process", "MiB"),
+    }
+    parts = ["<h2>Cost against size</h2>"] if rows else []
+    for key, (title, unit) in measures.items():
+        points = [(f"{int(r['n']):,}", float(r[key])) for r in rows if key in r]
+        if points:
+            top = max(v for _, v in points)
+            plot = plots.lines({f"{title}, {unit}": points}, label=title, top=top, unit=unit)
+            parts.append(f"<figure>{plot}</figure>")
+    return parts
