@@ -65,8 +65,8 @@ CREATE TABLE fields (
     source INTEGER NOT NULL REFERENCES sources ON DELETE CASCADE, name TEXT NOT NULL,
     kind TEXT NOT NULL, element INTEGER NOT NULL, text TEXT, number REAL, folded TEXT
 );
-CREATE INDEX fields_text ON fields (name, kind, text, source) WHERE kind = 's';
-CREATE INDEX fields_number ON fields (name, kind, number, source) WHERE kind <> 's';
+CREATE INDEX fields_text ON fields (name, text, kind, source) WHERE text IS NOT NULL;
+CREATE INDEX fields_number ON fields (name, number, kind, source) WHERE number IS NOT NULL;
 CREATE INDEX fields_source ON fields (source);
 CREATE TABLE segments (
     role TEXT NOT NULL REFERENCES towers, name TEXT NOT NULL UNIQUE, position INTEGER NOT NULL,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,7 +27,7 @@ from foveate.index.neighbours import Plan
 from foveate.index.records import unpack_words
 from foveate.index.storage import make_folder, sync_folder, writing
 from foveate.index.towers import Tower
-from foveate.index.vectors import Allowed, Snapshot, attach, load_snapshot
+from foveate.index.views import Views, parsed
 from foveate.index.writer import Writer
 from foveate.pipeline.errors import (
     CorruptIndex,
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Floats, Ints
 
 MAX_RESULTS = 100_000
-_N_FILTERS_KEPT = 16
-_RETRIES = 10
 
 __all__ = ["DiskIndex", "Tower", "Writer"]
 
@@ -61,8 +57,6 @@ class DiskIndex:
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self.path = path
         self._catalog = Catalog(path / "catalog.sqlite")
-        self._lock = threading.RLock()
-        self._reset()
         if self._catalog.format < FORMAT:
             with self._locked(0.0), writing(path):
                 migrate(self._catalog)
@@ -72,6 +66,7 @@ class DiskIndex:
             self.settings: Mapping[str, Any] = get_meta(db, "settings", {})
             options = {**get_meta(db, "options", {}), **options}
         self.plan = Plan.of(options)
+        self._views = Views(path, self._catalog, self.towers, self.plan)
         self._repair()
 
     @classmethod
@@ -134,7 +129,7 @@ class DiskIndex:
     def passages(self, ids: Sequence[int] | Ints) -> list[Passage]:
         """Return passages in the order of the ids; those that are gone are left out."""
         with self._catalog.snapshot() as db:
-            return self._here()._reader.passages(db, generation(db), [int(i) for i in ids])
+            return self._views.reader.passages(db, generation(db), [int(i) for i in ids])
 
     def source_text(self, source_id: str) -> str:
         """Return the canonical text of a source. Raises QueryError if there is none."""
@@ -152,17 +147,17 @@ class DiskIndex:
         """Return the passage that a printed label or an id names. Raises QueryError."""
         with self._catalog.snapshot() as db:
             found = reading.find_passage(db, str(label_or_id))
-            return self._here()._reader.passages(db, generation(db), [found])[0]
+            return self._views.reader.passages(db, generation(db), [found])[0]
 
     def neighbours(self, passage: Passage, before: int, after: int) -> list[Passage]:
         """Return the passages around one in its source, itself among them, in order."""
         with self._catalog.snapshot() as db:
             ids = reading.neighbour_ids(db, passage, before, after)
-            return self._here()._reader.passages(db, generation(db), ids)
+            return self._views.reader.passages(db, generation(db), ids)
 
     def vectors(self, ids: Sequence[int] | Ints, role: str) -> Floats:
         """Return (n, dim) float32, stored vectors; rows of NaN where a passage has none."""
-        snapshot = self._snapshot(role)
+        snapshot = self._views.snapshot(role)
         wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
         rows = snapshot.rows_of(wanted)
         if snapshot.alive is not None:
@@ -174,7 +169,7 @@ class DiskIndex:
     def count(self, where: str | filters.Filter | None = None) -> int:
         """Return the number of passages, or of those that a filter lets through."""
         with self._catalog.snapshot() as db:
-            tree = _tree(where)
+            tree = parsed(where)
             if tree is None:
                 return int(db.execute("SELECT count(*) FROM passages").fetchone()[0])
             condition, bound = filters.to_sql(tree)
@@ -219,7 +214,7 @@ class DiskIndex:
             QueryError: k or the filter can't be used.
         """
         k = _checked(k)
-        snapshot = self._snapshot(role)
+        snapshot = self._views.snapshot(role)
         array: Floats = np.ascontiguousarray(queries, dtype=np.float32)
         if array.ndim != 2 or array.shape[1] != snapshot.tower.dim:
             raise ShapeError(
@@ -227,7 +222,7 @@ class DiskIndex:
             )
         if not np.isfinite(array).all():
             raise ShapeError("expected finite query vectors, got NaN or infinity")
-        mask = snapshot.mask(_codes(modalities), self._allowed(where))
+        mask = snapshot.mask(_codes(modalities), self._views.allowed(where))
         scores, ids = snapshot.search(array, min(k, max(1, snapshot.n)), mask, self.plan)
         if ids.shape[1] < k:
             wide = ((0, 0), (0, k - ids.shape[1]))
@@ -247,12 +242,12 @@ class DiskIndex:
             QueryError: k or the filter can't be used.
         """
         k = _checked(k)
-        words, now = self._words()
+        words, now = self._views.words()
         codes = _codes(modalities)
-        if codes is not None and codes >= self._facts(now)[1]:
+        if codes is not None and codes >= self._views.facts(now)[1]:
             codes = None
         scores, ids = words.search(
-            text, k, self._facts(now)[0], allowed=self._allowed(where), modalities=codes
+            text, k, self._views.facts(now)[0], allowed=self._views.allowed(where), modalities=codes
         )
         if words.generation != now and len(ids):
             # the words are a moment behind: leave out what the catalogue has dropped since
@@ -274,11 +269,13 @@ class DiskIndex:
             IndexLocked: another writer has it; says who and since when.
             IndexWriteError: the folder can't be written to.
         """
-        with self._locked(timeout_s), writing(self.path):
-            writer = Writer(self)
+        with self._locked(timeout_s):
+            with writing(self.path):
+                writer = Writer(self)
             try:
-                upkeep.sweep(self.path, writer.db)
-                writer.keeper.catch_up(writer.db)
+                with writing(self.path):
+                    upkeep.sweep(self.path, writer.db)
+                    writer.keeper.catch_up(writer.db)
                 yield writer
                 writer.commit()
                 writer.refresh_neighbours()
@@ -300,8 +297,7 @@ class DiskIndex:
 
     def close(self) -> None:
         self._catalog.close()
-        with self._lock:
-            self._reset()
+        self._views.close()
 
     def __enter__(self) -> DiskIndex:
         return self
@@ -310,25 +306,6 @@ class DiskIndex:
         self.close()
 
     # ---- parts
-
-    def _reset(self) -> None:
-        self._pid = os.getpid()
-        self._reader = reading.PassageReader()
-        self._snapshots: dict[str, tuple[int, Snapshot]] = {}
-        self._opened: tuple[Path, Words] | None = None
-        self._known: tuple[int, tuple[str | None, ...], frozenset[int]] | None = None
-        self._filters: OrderedDict[tuple[int, filters.Filter], Allowed] = OrderedDict()
-
-    def _here(self) -> DiskIndex:
-        if self._pid != os.getpid():
-            import faiss
-
-            # a lock that another thread held at the fork will never be released, and the threads
-            # of OpenMP and tantivy did not come along
-            self._lock = threading.RLock()
-            self._reset()
-            faiss.omp_set_num_threads(1)
-        return self
 
     @contextmanager
     def _locked(self, timeout_s: float) -> Iterator[None]:
@@ -349,7 +326,7 @@ class DiskIndex:
         with self._catalog.reader() as db:
             folder, now = upkeep.words_folder(self.path, db), generation(db)
         try:
-            if Words(folder, 0.0).generation == now:
+            if Words(folder).generation == now:
                 return
         except CorruptIndex:
             pass
@@ -359,100 +336,6 @@ class DiskIndex:
         except (IndexLocked, IndexWriteError):
             # a writer is at work and will do it, or this place is for reading only
             return
-
-    def _snapshot(self, role: str) -> Snapshot:
-        if role not in self.towers:
-            raise SpaceMismatch(
-                f"the index has no vectors for {role!r} (it has: {', '.join(self.towers)})"
-            )
-        here = self._here()
-        now = self._catalog.generation
-        held = here._snapshots.get(role)
-        if held is not None and held[0] == now:
-            return held[1]
-        with here._lock:
-            held = here._snapshots.get(role)
-            if held is not None and held[0] >= now:
-                return held[1]
-            loaded = self._load(role, held[1] if held else None)
-            here._snapshots[role] = loaded
-            return loaded[1]
-
-    def _load(self, role: str, previous: Snapshot | None) -> tuple[int, Snapshot]:
-        folder = self.vectors_folder(role)
-        for attempt in range(_RETRIES):
-            with self._catalog.snapshot() as db:
-                now = generation(db)
-                try:
-                    snapshot = load_snapshot(db, folder, self.towers[role], previous)
-                except CorruptIndex:
-                    # a writer may have put segments together between the list and the opening
-                    if attempt == _RETRIES - 1 or self._catalog.generation == now:
-                        raise
-                    continue
-            attach(snapshot, folder, self.plan)
-            return now, snapshot
-        raise CorruptIndex(f"the vectors of {role!r} change faster than they can be opened")
-
-    def _words(self) -> tuple[Words, int]:
-        here = self._here()
-        with self._catalog.reader() as db:
-            now = generation(db)
-            held = here._opened
-            if held is not None and held[1].generation == now:
-                return held[1], now
-            folder = upkeep.words_folder(self.path, db)
-        with here._lock:
-            for attempt in range(_RETRIES):
-                try:
-                    if here._opened is not None and here._opened[0] == folder:
-                        here._opened[1].reload()
-                    else:
-                        here._opened = (folder, Words(folder, self.plan.title_boost))
-                    return here._opened[1], now
-                except CorruptIndex:
-                    with self._catalog.reader() as db:
-                        other = upkeep.words_folder(self.path, db)
-                    if other == folder and attempt > 1:
-                        raise
-                    folder, here._opened = other, None
-        raise CorruptIndex(f"the words of {str(self.path)!r} change faster than they can be opened")
-
-    def _facts(self, now: int) -> tuple[tuple[str | None, ...], frozenset[int]]:
-        """Return the languages and modalities that the index holds."""
-        here = self._here()
-        known = here._known
-        if known is None or known[0] != now:
-            with self._catalog.reader() as db:
-                kinds = frozenset(reading.modalities(db))
-                known = here._known = (now, reading.languages(db), kinds)
-        return known[1], known[2]
-
-    def _allowed(self, where: str | filters.Filter | None) -> Allowed | None:
-        tree = _tree(where)
-        if tree is None:
-            return None
-        here = self._here()
-        by_source = not filters.uses_passages(tree)
-        condition, bound = filters.to_sql(tree)
-        with self._catalog.snapshot() as db:
-            key = (generation(db), tree)
-            with here._lock:
-                if key in here._filters:
-                    return here._filters[key]
-            sql = (
-                f"SELECT s.row FROM sources s WHERE {condition}"
-                if by_source
-                else "SELECT p.id FROM passages p JOIN sources s ON s.row = p.source "
-                f"WHERE {condition}"
-            )
-            found = np.fromiter((r[0] for r in db.execute(sql, bound)), dtype=np.int64)
-        allowed = Allowed.of(found, by_source=by_source)
-        with here._lock:
-            here._filters[key] = allowed
-            while len(here._filters) > _N_FILTERS_KEPT:
-                here._filters.popitem(last=False)
-        return allowed
 
 
 def _fill(
@@ -483,12 +366,6 @@ def _fill(
     words.update(iter(()), (), 0, 0)
     words.close()
     sync_folder(folder)
-
-
-def _tree(where: str | filters.Filter | None) -> filters.Filter | None:
-    if where is None or isinstance(where, str):
-        return filters.parse(where) if where and where.strip() else None
-    return where
 
 
 def _checked(k: int) -> int:

@@ -375,8 +375,12 @@ def _metadata(c: Comparison) -> Sql:
         return _contains(c)
     if c.operator == "!=":
         sql, bound = _metadata(Comparison(c.field, "=", c.values, True))
-        there = "s.row IN (SELECT source FROM fields WHERE name = ?)"
-        return f"({there} AND NOT ({sql}))", [c.field, *bound]
+        # one half for each of the two indexes
+        there = (
+            "s.row IN (SELECT source FROM fields WHERE name = ? AND text IS NOT NULL UNION ALL "
+            "SELECT source FROM fields WHERE name = ? AND number IS NOT NULL)"
+        )
+        return f"({there} AND NOT ({sql}))", [c.field, c.field, *bound]
     tests, bound = [], []
     for value in c.values:
         test, values = _field_test(c.operator, value)
@@ -407,7 +411,7 @@ def _contains(c: Comparison) -> Sql:
     if isinstance(value, str):
         needle = value.casefold()
         return (
-            f"({select} kind = 's' AND CASE element WHEN 1 THEN coalesce(folded, text) = ? "
+            f"({select} text IS NOT NULL AND CASE element WHEN 1 THEN coalesce(folded, text) = ? "
             "ELSE instr(coalesce(folded, text), ?) > 0 END))",
             [c.field, needle, needle],
         )

@@ -41,8 +41,8 @@ class Plan:
     0 = dim / 4. refine: candidates per result that are scored again exactly. min_recall: the
     effort of a search is raised until recall@10 reaches this. exact_max: when a filter leaves at
     most this many rows they are compared one by one. tail_max: rows after the last one that the
-    graph holds, before a writer extends it. title_boost: weight in word search of titles and
-    headings, which count once more than in the text they stand over.
+    graph holds, before a writer extends it. title_repeats: how often
+    titles and headings are said before their text in word search; changed by `compact`.
     """
 
     kind: str = "auto"
@@ -56,7 +56,7 @@ class Plan:
     min_recall: float = 0.97
     exact_max: int = 20_000
     tail_max: int = 20_000
-    title_boost: float = 0.25
+    title_repeats: int = 2
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Plan:

@@ -95,7 +95,7 @@ def _tower(index: DiskIndex, db: sqlite3.Connection, role: str) -> dict[str, Any
 
 def _words(index: DiskIndex, db: sqlite3.Connection) -> dict[str, Any]:
     try:
-        words = Words(upkeep.words_folder(index.path, db), 0.0)
+        words = Words(upkeep.words_folder(index.path, db))
     except CorruptIndex as error:
         return {"problem": str(error)}
     return {"passages": words.n, "generation": words.generation}
@@ -120,7 +120,7 @@ def check(index: DiskIndex, n: int) -> dict[str, Any]:
         for role in index.towers:
             recall[role] = _check_tower(index, db, role, problems)
         try:
-            words = Words(upkeep.words_folder(index.path, db), 0.0)
+            words = Words(upkeep.words_folder(index.path, db))
             total = _one(db, "SELECT count(*) FROM passages")
             if words.generation == generation(db) and words.n != total:
                 problems.append(f"words: {words.n} passages, the catalogue has {total}")

@@ -33,8 +33,9 @@ class TextCutter:
             some = missing[at : at + _BATCH]
             marks = ",".join(["(?, ?)"] * len(some))
             rows = db.execute(
-                "SELECT source, number, data FROM texts WHERE (source, number) IN "
-                f"(VALUES {marks})",
+                "SELECT t.source, t.number, t.data FROM "
+                f"(VALUES {marks}) v CROSS JOIN texts t ON t.source = v.column1 "
+                "AND t.number = v.column2",
                 [value for key in some for value in key],
             )
             for source, number, data in rows:

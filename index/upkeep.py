@@ -29,8 +29,9 @@ def words_folder(root: Path, db: sqlite3.Connection) -> Path:
 class WordsKeeper:
     """Brings the words to the catalogue's newest commit. One per writer."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, title_repeats: int) -> None:
         self.root = root
+        self._title_repeats = title_repeats
         self._writer: WordsWriter | None = None
         self._state: tuple[int, int] | None = None
 
@@ -51,7 +52,7 @@ class WordsKeeper:
             return
         removed, rows = pending(db, done, last)
         if self._writer is None:
-            self._writer = WordsWriter(words_folder(self.root, db))
+            self._writer = WordsWriter(words_folder(self.root, db), self._title_repeats)
         top = top_passage(db)
         self._state = None
         self._writer.update(_documents(db, rows), removed, now, top)
@@ -65,7 +66,7 @@ class WordsKeeper:
         taken = [int(p.name) for p in parent.iterdir() if p.name.isdigit()]
         number = max([*taken, int(get_meta(db, "words", 1))]) + 1
         make_folder(parent / str(number))
-        writer = WordsWriter(parent / str(number))
+        writer = WordsWriter(parent / str(number), self._title_repeats)
         _, rows = pending(db, now, 0)
         writer.update(_documents(db, rows), (), now, top)
         set_meta(db, "words", number)
@@ -80,7 +81,7 @@ class WordsKeeper:
 
     def _inspect(self, db: sqlite3.Connection, now: int) -> tuple[int, int] | None:
         try:
-            words = Words(words_folder(self.root, db), 0.0)
+            words = Words(words_folder(self.root, db))
         except CorruptIndex:
             return None
         if not 0 <= words.generation <= now:

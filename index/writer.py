@@ -12,12 +12,13 @@ import numpy as np
 
 from foveate.index import records
 from foveate.index.catalog import generation, set_meta
+from foveate.index.entries import Entries, check_drafts
+from foveate.index.pending import PendingVectors
 from foveate.index.reading import FILE_COLUMNS, file_record
-from foveate.index.segments import Rows, write_segment
-from foveate.index.storage import make_folder, writing
+from foveate.index.storage import writing
 from foveate.index.upkeep import WordsKeeper, erase, rewrite_segments, sweep
-from foveate.index.vectors import Snapshot, load_snapshot, refresh_neighbours
-from foveate.pipeline.errors import IndexWriteError, ShapeError, SpaceMismatch
+from foveate.index.vectors import refresh_neighbours
+from foveate.pipeline.errors import IndexWriteError
 from foveate.pipeline.types import Document, Draft, FileRecord, FileState, Note
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Floats, Ints
 
     Vectors = Mapping[str, tuple[Ints, Floats]]
-
-_MAX_SEGMENTS = 16
 
 
 class Writer:
@@ -36,12 +35,12 @@ class Writer:
         self._index = index
         self._folder = index.path
         self.db = index._catalog.writer()
-        self._pending: dict[str, list[Rows]] = {role: [] for role in index.towers}
-        self._snapshots: dict[str, Snapshot] = {}
-        self._stale: set[str] = set()
-        self.keeper = WordsKeeper(index.path)
+        self.entries = Entries(self.db)
+        self.pending = PendingVectors(self.db, index._catalog, index.path, index.towers)
+        self.keeper = WordsKeeper(index.path, index.plan.title_repeats)
         self._rounds: dict[bytes, tuple[int, int]] = {}
         self._thread = threading.RLock()
+        self.in_change = False
 
     # ---- what is known
 
@@ -79,7 +78,7 @@ class Writer:
         return [os.fsdecode(r[0]) for r in rows]
 
     def has_source(self, source_id: str) -> bool:
-        return self._source_row(source_id) is not None
+        return self.entries.source_row(source_id) is not None
 
     def vectors_for(self, keys: Sequence[str], role: str) -> dict[str, Floats]:
         """Return the committed vectors of texts or pictures by key. Each is (dim,) float32."""
@@ -93,7 +92,7 @@ class Writer:
             ).fetchall()
             if not rows:
                 continue
-            snapshot = self._snapshot(role)
+            snapshot = self.pending.snapshot(role)
             names = {records.pack_key(k): k for k in some}
             places = snapshot.rows_of(np.array([r[1] for r in rows], dtype=np.int64))
             have = np.flatnonzero(places >= 0)
@@ -142,28 +141,28 @@ class Writer:
             ShapeError: a draft isn't verbatim, or the vectors don't fit the drafts or the tower.
         """
         keys = list(keys) if keys else [None] * len(drafts)
-        _check_drafts(document, drafts, keys)
-        checked = {r: self._check_vectors(r, *v, len(drafts)) for r, v in vectors.items()}
+        check_drafts(document, drafts, keys)
+        checked = {r: self.pending.check(r, *v, len(drafts)) for r, v in vectors.items()}
         with self._change():
             mark = records.fingerprint(document, drafts, keys)
-            known = self._source_row(document.source_id)
+            known = self.entries.source_row(document.source_id)
             if known is not None:
                 (old,) = self.db.execute(
                     "SELECT fingerprint FROM sources WHERE row = ?", (known,)
                 ).fetchone()
-                if old == mark and self._has_vectors(known, checked):
+                if old == mark and self.pending.has(known, checked):
                     self._hold(path, known, document.row)
                     return
-                self._drop_passages([known])
-            row = self._put_source(path, document, mark, known)
-            ids = self._put_passages(row, drafts, keys)
+                self.entries.drop_passages([known])
+            row = self.entries.put_source(self._round(path)[0], document, mark, known)
+            ids = self.entries.put_passages(row, drafts, keys)
             for role, (places, array) in checked.items():
-                self._put_vectors(role, row, ids[places], drafts, places, array)
+                self.pending.put(role, row, ids[places], drafts, places, array)
             self._hold(path, row, document.row)
 
     def link(self, path: str, source_id: str, row: int | None) -> None:
         """Say that a file that was begun also holds a source that is there already."""
-        known = self._source_row(source_id)
+        known = self.entries.source_row(source_id)
         if known is None:
             raise IndexWriteError(f"cannot link {source_id!r}: the index has no such source")
         with self._change():
@@ -181,7 +180,7 @@ class Writer:
                 "UPDATE files SET state = ?, notes = ?, complete = 1 WHERE row = ?",
                 (state, records.pack_notes(notes), row),
             )
-            self._drop_orphans([g[0] for g in gone])
+            self.entries.drop_orphans([g[0] for g in gone])
             self._rounds.pop(records.path_bytes(path), None)
 
     def skip(
@@ -239,7 +238,7 @@ class Writer:
             ).fetchall()
             self.db.execute("DELETE FROM files WHERE row = ?", row)
             self._rounds.pop(raw, None)
-            self._drop_orphans([h[0] for h in held])
+            self.entries.drop_orphans([h[0] for h in held])
             return True
 
     # ---- commit
@@ -254,7 +253,7 @@ class Writer:
             return
         try:
             with writing(self._folder):
-                written = self._write_segments()
+                replaced = self.pending.write()
                 number = generation(self.db) + 1
                 set_meta(self.db, "generation", number)
                 self.db.execute("UPDATE removed SET generation = ? WHERE generation < 0", (number,))
@@ -262,17 +261,17 @@ class Writer:
         except BaseException:
             self.rollback()
             raise
-        for role in written:
-            self._pending[role] = []
-        self._stale.update(self._snapshots)
+        self.pending.clear()
+        self.pending.refresh()
+        if replaced:
+            sweep(self._folder, self.db)
         self.keeper.catch_up(self.db)
 
     def rollback(self) -> None:
         """Forget all since the last commit."""
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
-        for role in self._pending:
-            self._pending[role] = []
+        self.pending.clear()
         self._rounds.clear()
         sweep(self._index.path, self.db)
 
@@ -298,7 +297,7 @@ class Writer:
             except BaseException:
                 self.rollback()
                 raise
-            self._snapshots.clear()
+            self.pending.refresh()
             self.keeper.rebuild(self.db)
             return erase(self._folder, self.db)
 
@@ -306,7 +305,7 @@ class Writer:
         """Bring the FAISS files to the newest commit, where a size calls for one."""
         for role in self._index.towers:
             folder = self._index.vectors_folder(role)
-            snapshot = self._snapshot(role)
+            snapshot = self.pending.snapshot(role)
             with writing(self._folder):
                 refresh_neighbours(snapshot, folder, self._index.plan)
 
@@ -314,19 +313,6 @@ class Writer:
 
     def _change(self) -> _Change:
         return _Change(self)
-
-    def _snapshot(self, role: str) -> Snapshot:
-        if role not in self._index.towers:
-            raise SpaceMismatch(
-                f"the index has no vectors for {role!r} (it has: {', '.join(self._index.towers)})"
-            )
-        if role not in self._snapshots or role in self._stale:
-            tower = self._index.towers[role]
-            folder = self._index.vectors_folder(role)
-            with self._index._catalog.snapshot() as db:
-                self._snapshots[role] = load_snapshot(db, folder, tower, self._snapshots.get(role))
-            self._stale.discard(role)
-        return self._snapshots[role]
 
     def _round(self, path: str) -> tuple[int, int]:
         raw = records.path_bytes(path)
@@ -340,10 +326,6 @@ class Writer:
             self._rounds[raw] = (found[0], found[1])
         return self._rounds[raw]
 
-    def _source_row(self, source_id: str) -> int | None:
-        row = self.db.execute("SELECT row FROM sources WHERE id = ?", (source_id,)).fetchone()
-        return None if row is None else int(row[0])
-
     def _hold(self, path: str, source: int, line: int | None) -> None:
         row, number = self._round(path)
         self.db.execute(
@@ -351,183 +333,6 @@ class Writer:
             "DO UPDATE SET round = excluded.round",
             (row, source, -1 if line is None else line, number),
         )
-
-    def _put_source(self, path: str, document: Document, mark: bytes, known: int | None) -> int:
-        (mtime_ns,) = self.db.execute(
-            "SELECT mtime_ns FROM files WHERE row = ?", (self._round(path)[0],)
-        ).fetchone()
-        modified = mtime_ns / 1e9
-        text = records.tidy(document.text)
-        optional = [None if v is None else records.tidy(v) for v in (
-            document.title, document.language, document.encoding)]  # fmt: skip
-        values = (
-            document.source_id, document.media_type, document.type, *optional, document.size,
-            modified, records.year_of(document.metadata, modified),
-            len(document.page_starts) or None, len(text),
-            records.pack_metadata(document.metadata), mark, records.pack_words(document.words),
-        )  # fmt: skip
-        if known is None:
-            cursor = self.db.execute(
-                "INSERT INTO sources (id, media_type, type, title, language, encoding, size, "
-                "modified, year, n_pages, n_chars, metadata, fingerprint, words) "
-                f"VALUES ({','.join('?' * len(values))})",
-                values,
-            )
-            known = int(cursor.lastrowid or 0)
-        else:
-            self.db.execute(
-                "UPDATE sources SET id = ?, media_type = ?, type = ?, title = ?, language = ?, "
-                "encoding = ?, size = ?, modified = ?, year = ?, n_pages = ?, n_chars = ?, "
-                "metadata = ?, fingerprint = ?, words = ? WHERE row = ?",
-                (*values, known),
-            )
-            self.db.execute("DELETE FROM texts WHERE source = ?", (known,))
-            self.db.execute("DELETE FROM fields WHERE source = ?", (known,))
-        self.db.executemany(
-            "INSERT INTO texts VALUES (?, ?, ?)",
-            [(known, i, data) for i, data in enumerate(records.pack_text(text))],
-        )
-        self.db.executemany(
-            "INSERT INTO fields VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(known, *field) for field in records.field_rows(document.metadata)],
-        )
-        return known
-
-    def _put_passages(
-        self, source: int, drafts: Sequence[Draft], keys: Sequence[str | None]
-    ) -> Ints:
-        ids = np.empty(len(drafts), dtype=np.int64)
-        for number, (draft, key) in enumerate(zip(drafts, keys, strict=True)):
-            place = draft.locator
-            start, stop = place.span if place.span else (None, None)
-            cursor = self.db.execute(
-                "INSERT INTO passages (source, number, modality, start, stop, page, line, boxes, "
-                "context, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    source, number, records.modality_code(draft.modality), start, stop, place.page,
-                    place.row, records.pack_boxes(place.boxes), records.tidy(draft.context),
-                    records.pack_key(key),
-                ),
-            )  # fmt: skip
-            ids[number] = cursor.lastrowid or 0
-        return ids
-
-    def _put_vectors(
-        self, role: str, source: int, ids: Ints, drafts: Sequence[Draft], places: Ints,
-        array: Floats,
-    ) -> None:  # fmt: skip
-        if not len(ids):
-            return
-        order = np.argsort(ids)
-        kinds = np.array([records.modality_code(drafts[p].modality) for p in places], np.uint8)
-        owners = np.full(len(ids), source, dtype=np.int64)
-        self._pending[role].append(Rows(ids[order], owners, kinds[order], array[order]))
-
-    def _has_vectors(self, source: int, checked: Mapping[str, tuple[Ints, Floats]]) -> bool:
-        rows = self.db.execute(
-            "SELECT id FROM passages WHERE source = ? ORDER BY number", (source,)
-        ).fetchall()
-        ids = np.array([r[0] for r in rows], dtype=np.int64)
-        for role, (places, _) in checked.items():
-            held = {int(i) for part in self._pending[role] for i in part.ids}
-            wanted = ids[places]
-            have = self._snapshot(role).rows_of(wanted) >= 0
-            if not all(h or int(i) in held for i, h in zip(wanted, have, strict=True)):
-                return False
-        return True
-
-    def _check_vectors(
-        self, role: str, rows: Any, array: Any, n_drafts: int
-    ) -> tuple[Ints, Floats]:
-        if role not in self._index.towers:
-            raise SpaceMismatch(
-                f"the index has no vectors for {role!r} (it has: {', '.join(self._index.towers)})"
-            )
-        dim = self._index.towers[role].dim
-        places = np.asarray(rows, dtype=np.int64).reshape(-1)
-        vectors: Floats = np.ascontiguousarray(array, dtype=np.float32)
-        if vectors.shape != (len(places), dim):
-            raise ShapeError(
-                f"expected ({len(places)}, {dim}) float32 for {role!r}, got {vectors.shape}"
-            )
-        if len(places) and (places.min() < 0 or places.max() >= n_drafts):
-            raise ShapeError(f"vectors of {role!r} name drafts outside 0..{n_drafts - 1}")
-        if len(np.unique(places)) != len(places):
-            raise ShapeError(f"two vectors of {role!r} name one draft")
-        norms = np.linalg.norm(vectors, axis=1)
-        if not (np.isfinite(norms).all() and (abs(norms - 1) <= 1e-2).all()):
-            raise ShapeError(f"expected finite vectors of length 1 for {role!r}")
-        return places, vectors
-
-    def _drop_orphans(self, candidates: Sequence[int]) -> None:
-        orphans = [
-            row
-            for row in candidates
-            if not self.db.execute("SELECT 1 FROM holdings WHERE source = ?", (row,)).fetchone()
-        ]
-        self._drop_passages(orphans)
-        self.db.executemany("DELETE FROM sources WHERE row = ?", [(r,) for r in orphans])
-
-    def _drop_passages(self, sources: Sequence[int]) -> None:
-        for row in sources:
-            self.db.execute(
-                "INSERT INTO removed SELECT id, -1 FROM passages WHERE source = ?", (row,)
-            )
-            self.db.execute("DELETE FROM passages WHERE source = ?", (row,))
-
-    def _write_segments(self) -> list[str]:
-        written = []
-        for role, parts in self._pending.items():
-            parts = [p for p in map(self._living, parts) if len(p)]
-            if not parts:
-                continue
-            parts.sort(key=lambda p: int(p.ids[0]))
-            tower = self._index.towers[role]
-            folder = self._index.vectors_folder(role)
-            listed = self.db.execute(
-                "SELECT name, position, n FROM segments WHERE role = ? ORDER BY position", (role,)
-            ).fetchall()
-            parts, replaced = self._absorb(role, listed, parts)
-            make_folder(folder)
-            position = listed[-1][1] + 1 if listed else 0
-            name = f"{position:08d}-{os.urandom(4).hex()}.seg"
-            n, crc = write_segment(folder / name, parts, tower.dim)
-            self.db.executemany("DELETE FROM segments WHERE name = ?", [(r,) for r in replaced])
-            self.db.execute(
-                "INSERT INTO segments VALUES (?, ?, ?, ?, ?)", (role, name, position, n, crc)
-            )
-            written.append(role)
-        return written
-
-    def _living(self, part: Rows) -> Rows:
-        gone = self.db.execute(
-            "SELECT passage FROM removed WHERE generation < 0 AND passage BETWEEN ? AND ?",
-            (int(part.ids[0]), int(part.ids[-1])),
-        ).fetchall()
-        keep = ~np.isin(part.ids, [g[0] for g in gone])
-        if keep.all():
-            return part
-        return part.keep(np.flatnonzero(keep))
-
-    def _absorb(
-        self, role: str, listed: list[tuple[str, int, int]], parts: list[Rows]
-    ) -> tuple[list[Rows], list[str]]:
-        """Take the last segments into the new one while they are small, so that few remain."""
-        if len(listed) < _MAX_SEGMENTS:
-            return parts, []
-        snapshot = self._snapshot(role)
-        size = sum(map(len, parts))
-        replaced: list[str] = []
-        before: list[Rows] = []
-        for name, _, n in reversed(listed):
-            if n > 2 * size and len(listed) - len(replaced) < _MAX_SEGMENTS:
-                break
-            if n > 2 * size and replaced:
-                break
-            before.append(next(s.rows for s in snapshot.segments if s.name == name))
-            replaced.append(name)
-            size += n
-        return [*reversed(before), *parts], replaced
 
 
 class _Change:
@@ -547,11 +352,10 @@ class _Change:
             with writing(self.writer._folder):
                 if not db.in_transaction:
                     db.execute("BEGIN IMMEDIATE")
-                if not self.writer.__dict__.get("_in_change"):
+                if not self.writer.in_change:
                     db.execute("SAVEPOINT change")
-                    self.outer = True
-                    self.writer.__dict__["_in_change"] = True
-                    self.marks = {r: len(p) for r, p in self.writer._pending.items()}
+                    self.outer = self.writer.in_change = True
+                    self.marks = self.writer.pending.marks()
         except BaseException:
             self.writer._thread.release()
             raise
@@ -561,12 +365,11 @@ class _Change:
         try:
             if not self.outer:
                 return
-            writer.__dict__["_in_change"] = False
+            writer.in_change = False
             if error is None:
                 db.execute("RELEASE change")
                 return
-            for role, n in self.marks.items():
-                del writer._pending[role][n:]
+            writer.pending.cut(self.marks)
             if db.in_transaction:
                 db.execute("ROLLBACK TO change")
                 db.execute("RELEASE change")
@@ -583,16 +386,3 @@ class _Change:
 def _names(path: str) -> tuple[str, str]:
     text = records.path_text(path)
     return text, os.path.basename(text)
-
-
-def _check_drafts(document: Document, drafts: Sequence[Draft], keys: Sequence[str | None]) -> None:
-    if len(keys) != len(drafts):
-        raise ShapeError(f"expected {len(drafts)} keys, got {len(keys)}")
-    for number, draft in enumerate(drafts):
-        span = draft.locator.span
-        cut = document.text[span[0] : span[1]] if span else ""
-        if cut != draft.text or (span and span[1] > len(document.text)):
-            raise ShapeError(
-                f"passage {number} of {document.source_id} isn't verbatim: the text at {span} is "
-                f"{cut[:40]!r}, got {draft.text[:40]!r}"
-            )

@@ -240,6 +240,21 @@ def test_a_failed_change_leaves_the_others_of_the_group(new_index, maker):
     assert index.check()["ok"]
 
 
+def test_an_error_of_the_caller_stays_what_it_is_and_undoes_the_group(new_index, maker):
+    index = new_index()
+
+    def fail():
+        with index.writer() as w:
+            maker.put(w, "/a", "hello")
+            raise FileNotFoundError("theirs")
+
+    with pytest.raises(FileNotFoundError, match="theirs"):
+        fail()
+    assert index.count() == 0
+    with index.writer() as w:
+        assert w.file("/a") is None
+
+
 def test_what_a_dead_writer_left_is_swept(new_index, maker):
     index = new_index()
     with index.writer() as w:

@@ -22,7 +22,7 @@ def build(folder: Path, documents: list[WordDocument]) -> Words:
     writer = WordsWriter(folder)
     writer.update(iter(documents), (), 1, len(documents))
     writer.close()
-    return Words(folder, 0.25)
+    return Words(folder)
 
 
 TEXTS = [
