@@ -141,7 +141,8 @@ def test_search_json_has_the_documented_keys(ask_json, place):
 
 
 def test_search_takes_a_picture_and_words(ask_json, folder, place):
-    found = ask_json("search", "--image", folder / "square.png", "--index", place)
+    at = ("--modality", "image", "--index", place)
+    found = ask_json("search", "--image", folder / "square.png", *at)
     assert found["hits"][0]["path"].endswith("square.png")
     ask_json("search", "but in red", "--image", folder / "square.png", "--index", place)
 
