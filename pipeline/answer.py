@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Hit
 
 NOT_FOUND = "Not found in these documents."
-REFUSES = re.compile(r"^\W*(?:not found|no answer|the passages? (?:do|does) not)\b", re.IGNORECASE)
+REFUSES = re.compile(
+    r"^\W*no answer\b|\bnot (?:found|provided|mentioned|stated|specified|given)\b"
+    r"|\bdo(?:es)? not (?:hold|contain|mention|say|state|provide|specify)\b",
+    re.IGNORECASE,
+)
 PICTURE = re.compile(
     r"\b(?:picture|photo|photograph|image|diagram|figure|drawing|chart|screenshot|illustration|"
     r"scan|sketch|plot|logo)s?\b",
@@ -151,7 +155,7 @@ def generate_cited(
         timeout_s=options.timeout_s,
     )
     trace["generation"] = trace_generation(generator.name, written)
-    if not written.text.strip() or written.stopped == "error" or REFUSES.match(written.text):
+    if not written.text.strip() or written.stopped == "error" or REFUSES.search(written.text):
         return None
     allowed = [
         i for i, s in enumerate(evidence.sentences) if any(shown.holds(s) for shown in made.shown)
