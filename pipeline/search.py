@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,7 +49,6 @@ class Candidates:
     """
 
     lists: dict[str, dict[int, float]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
 
     def put(self, stage: str, scores: Any, ids: Any) -> None:
         self.lists[stage] = {
@@ -69,7 +67,7 @@ def search(
     """
     depth = max(options.depth, 4 * query.k)
     while True:
-        found = retrieve(index, encoders, query, depth)
+        found = retrieve(index, encoders, query, depth, options)
         fused = fuse(found.lists, options)
         hits = select(index, query, fused, found, options)
         exhausted = all(len(some) < depth for some in found.lists.values())
@@ -78,53 +76,60 @@ def search(
         depth *= 4
 
 
-def retrieve(index: Any, encoders: Mapping[str, Encoder], query: Query, depth: int) -> Candidates:
+def retrieve(
+    index: Any, encoders: Mapping[str, Encoder], query: Query, depth: int, options: SearchOptions
+) -> Candidates:
     """Ask every list that the query and the wanted modalities allow for its best candidates."""
     found = Candidates()
     for role, encoder in encoders.items():
         check_tower(index, role, encoder)
-    text, image = encoders["text"], encoders.get("image")
     texts, pictures = query.modalities & TEXTS, query.modalities & PICTURES
-
-    def dense(stage: str, role: str, vectors: Floats, modalities: frozenset[str]) -> None:
-        started = time.perf_counter()
-        scores, ids = index.search_vectors(
-            role, vectors, depth, where=query.where, modalities=modalities
-        )
-        found.put(stage, scores[0], ids[0])
-        found.seconds[stage] = time.perf_counter() - started
-
     if query.text and query.mode != "dense":
-        started = time.perf_counter()
-        scores, ids = index.search_words(
-            query.text, depth, where=query.where, modalities=query.modalities
+        found.put(
+            "words",
+            *index.search_words(query.text, depth, where=query.where, modalities=query.modalities),
         )
-        found.put("words", scores, ids)
-        found.seconds["words"] = time.perf_counter() - started
     if query.mode == "words":
         return found
-    if query.text and texts and query.image is None:
-        dense("dense", "text", text.encode_queries([query.text]), texts)
-    if image is not None and pictures:
-        dense("picture", "image", picture_vector(image, query), pictures)
-    if query.image is not None and image is not None and texts and image.space == text.space:
-        dense("dense", "text", picture_vector(image, query), texts)
+    vectors = query_vectors(encoders, query, options)
+    for stage, role, wanted in (("dense", "text", texts), ("picture", "image", pictures)):
+        if role in vectors and wanted:
+            scores, ids = index.search_vectors(
+                role, vectors[role], depth, where=query.where, modalities=wanted
+            )
+            found.put(stage, scores[0], ids[0])
     return found
 
 
-def picture_vector(encoder: Encoder, query: Query, text_weight: float = 0.5) -> Floats:
-    """Return (1, d) float32: the words', the picture's, or their weighted sum, L2-normalised."""
+def query_vectors(
+    encoders: Mapping[str, Encoder], query: Query, options: SearchOptions
+) -> dict[str, Floats]:
+    """Return {role: (1, d) float32}: what is asked, in each space that can be compared with it.
+
+    Encoders of one space share the query's vector. A picture with words is their weighted sum; a
+    picture reaches texts only where the two share a space.
+    """
     import numpy as np
 
-    if query.image is None:
-        return encoder.encode_queries([query.text])
-    picture = encoder.encode_queries([query.image])
-    if not query.text:
-        return picture
-    words = encoder.encode_queries([query.text])
-    mixed = (1 - text_weight) * picture + text_weight * words
-    mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
-    return mixed.astype(np.float32)
+    text, image = encoders["text"], encoders.get("image")
+    joint = image is not None and image.space == text.space
+    vectors = {}
+    if query.text and (query.image is None or joint):
+        vectors["text"] = text.encode_queries([query.text])
+    if image is None:
+        return vectors
+    if query.text:
+        vectors["image"] = vectors["text"] if joint else image.encode_queries([query.text])
+    if query.image is not None:
+        picture = image.encode_queries([query.image])
+        if query.text:
+            w = options.picture_text_weight
+            picture = (1 - w) * picture + w * vectors["image"]
+            picture = picture / np.linalg.norm(picture, axis=1, keepdims=True)
+        vectors["image"] = picture.astype(np.float32)
+        if joint:
+            vectors["text"] = vectors["image"]
+    return vectors
 
 
 def fuse(lists: Mapping[str, Mapping[int, float]], options: SearchOptions) -> dict[int, float]:
