@@ -55,6 +55,16 @@ def evaluate(
     per_query: Annotated[
         bool, typer.Option("--per-query", help="With --json: every query's values and run.")
     ] = False,
+    make: Annotated[
+        int | None,
+        typer.Option("--make-queries", help="Write a set of N questions from an index.", min=1),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--index", metavar="FOLDER", help="Of --make-queries.")
+    ] = None,
+    out: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Of --make-queries.")
+    ] = "synthetic-queries",
     readme: Annotated[
         str | None,
         typer.Option(metavar="JSON", help="Print the Markdown tables of a --json report."),
@@ -66,6 +76,9 @@ def evaluate(
 
     if readme is not None:
         typer.echo(report.readme_table(json.loads(Path(readme).read_text())), nl=False)
+        return
+    if make is not None:
+        make_set(make, at, out)
         return
     # an option takes one value: further files behind --compare arrive among the data sets
     names = list(datasets or [])
@@ -129,6 +142,22 @@ def bench(
         typer.echo(json.dumps(rows, indent=1))
     else:
         benchmarks.print_rows(rows)
+
+
+def make_set(n: int, at: str | None, out: str) -> None:
+    """Write a synthetic data set from an index; exit 1 if no question came of it."""
+    import foveate
+    from foveate.pipeline.evaluate.synthetic import make_queries
+    from foveate.pipeline.terminal import progress_bars
+
+    with foveate.open(at) as engine, progress_bars() as tell:
+        tally = make_queries(engine, n, Path(out), tell=tell)
+    typer.echo(
+        f"{out}: {tally.kept} synthetic questions; {tally.unusable} drafts were unusable, "
+        f"{tally.not_found_again} were not found again"
+    )
+    if not tally.kept:
+        raise typer.Exit(1)
 
 
 def load_all(names: list[str], split: str | None, sample: int | None) -> list[Dataset]:

@@ -74,6 +74,7 @@ def comparisons(results: Sequence[Result]) -> list[dict[str, Any]]:
                     "n": made.n,
                     "n_better": made.n_better,
                     "n_worse": made.n_worse,
+                    **per_query_differences(base, other),
                 }
             )
     return found

@@ -1,0 +1,176 @@
+"""Make a test set from an index of one's own: the reader writes questions from sampled passages.
+
+A question is kept when the index finds its passage again (a round trip). Such a set compares
+settings on one's own texts. It flatters whatever made it, so it is marked synthetic everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foveate.pipeline import registry, terms
+from foveate.pipeline.errors import FoveateError
+from foveate.pipeline.evaluate.corpora import write_rows
+from foveate.pipeline.evaluate.view import TEXTS, all_passages
+
+if TYPE_CHECKING:
+    from foveate.pipeline.engine import Engine
+    from foveate.pipeline.protocols import Generator
+    from foveate.pipeline.types import Passage
+
+INSTRUCTION = (
+    "Write one short question that the text answers. Name what it is about, so that the question "
+    "can be understood without the text. Write only the question."
+)
+LEAST_WORDS = 25
+ROUND_TRIP = 5
+ABOUT_THE_TEXT = re.compile(
+    r"\b(text|passage|article|document|author|paragraph)s?\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A question and the passage it was written from."""
+
+    question: str
+    passage: Passage
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many drafts were kept, and why others were not."""
+
+    kept: int = 0
+    unusable: int = 0
+    not_found_again: int = 0
+
+
+def make_queries(
+    engine: Engine,
+    n: int,
+    folder: Path,
+    *,
+    generator: Generator | None = None,
+    tell: Callable[[str, int, int | None], None] | None = None,
+) -> Tally:
+    """Write a data set of up to n questions in BEIR form into a new folder.
+
+    generator: who writes; None takes the configured one, or the offline reader.
+
+    Raises:
+        FoveateError: if the folder is there, or the index holds no passage that is long enough.
+    """
+    if folder.exists():
+        raise FoveateError(f"{str(folder)!r} is there already: name a new folder")
+    passages = [p for p in all_passages(engine) if p.modality in TEXTS]
+    long_enough = [p for p in passages if len(p.text.split()) >= LEAST_WORDS]
+    if not long_enough:
+        raise FoveateError(f"the index holds no passage of {LEAST_WORDS} words to ask about")
+    writer = generator if generator is not None else configured_generator(engine)
+    made: list[Made] = []
+    tally = Tally()
+    chosen = spread(long_enough, 2 * n)
+    for done, passage in enumerate(chosen, start=1):
+        question = draft(writer, passage)
+        if question is None:
+            tally.unusable += 1
+        elif not found_again(engine, question, passage):
+            tally.not_found_again += 1
+        else:
+            made.append(Made(question, passage))
+            tally.kept += 1
+        if tell is not None:
+            tell("write", min(len(made), n), n)
+        if len(made) == n or done == len(chosen):
+            break
+    save(folder, made, passages, writer.name, tally)
+    return tally
+
+
+def configured_generator(engine: Engine) -> Generator:
+    """Build the generator that the engine answers with; the offline reader if it only quotes."""
+    import dataclasses
+
+    from foveate.pipeline.answer import AnswerOptions
+
+    table = engine.config.table("generate")
+    name = table.pop("use", "extractive")
+    if name == "extractive":
+        name = "transformers"
+    known = {f.name for f in dataclasses.fields(AnswerOptions)}
+    options = {k: v for k, v in table.items() if k not in known}
+    found: Generator = registry.find("generator", name)(**options)
+    return found
+
+
+def draft(generator: Generator, passage: Passage) -> str | None:
+    """Have a question written; None if what comes is no question that stands alone."""
+    title = passage.source.title or passage.context
+    text = f"{title}\n{passage.text}".strip()[:2000]
+    # a mark that the text can't hold, so that the text can't end itself and speak as the user
+    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    fenced = f"<text {mark}>\n{text}\n</text {mark}>"
+    messages = [{"role": "user", "content": f"{INSTRUCTION}\n\n{fenced}"}]
+    written = "".join(generator.generate(messages, max_tokens=48, timeout_s=60.0))
+    return usable(written, text)
+
+
+def usable(written: str, text: str) -> str | None:
+    """Return the first question in what was written, if it stands alone and is about the text."""
+    match = re.search(r"[^\n?]{8,200}\?", written.strip())
+    if match is None:
+        return None
+    question = re.sub(r"^\W*(question:?)?\s*", "", match.group().strip(), flags=re.IGNORECASE)
+    own = {terms.stem(w) for w in terms.words(question) if w not in terms.STOP}
+    known = {terms.stem(w) for w in terms.words(text)}
+    n_words = len(question.split())
+    if not 4 <= n_words <= 30 or ABOUT_THE_TEXT.search(question) or len(own & known) < 2:
+        return None
+    return question
+
+
+def found_again(engine: Engine, question: str, passage: Passage) -> bool:
+    hits = engine.search(question, k=ROUND_TRIP, modality=sorted(TEXTS), collapse=False)
+    return any(hit.passage.id == passage.id for hit in hits)
+
+
+def spread(passages: Sequence[Passage], n: int) -> list[Passage]:
+    """Take n passages evenly over the index, from as many places as there are."""
+    step = max(1.0, len(passages) / n)
+    return [passages[int(i * step)] for i in range(min(n, len(passages)))]
+
+
+def save(
+    folder: Path, made: Sequence[Made], passages: Sequence[Passage], writer: str, tally: Tally
+) -> None:
+    """Write corpus.jsonl (every text passage), queries.jsonl, qrels/test.tsv and a README."""
+    (folder / "qrels").mkdir(parents=True)
+    write_rows(
+        folder / "corpus.jsonl",
+        ({"_id": p.label, "title": p.source.title or p.context, "text": p.text} for p in passages),
+    )
+    queries: list[dict[str, Any]] = [
+        {"_id": f"synthetic-{i}", "text": one.question, "synthetic": True, "written_by": writer}
+        for i, one in enumerate(made)
+    ]
+    write_rows(folder / "queries.jsonl", queries)
+    lines = [f"synthetic-{i}\t{one.passage.label}\t1" for i, one in enumerate(made)]
+    head = "query-id\tcorpus-id\tscore"
+    (folder / "qrels" / "test.tsv").write_text("\n".join([head, *lines]) + "\n")
+    (folder / "README.md").write_text(
+        "# Synthetic questions\n\n"
+        f"{tally.kept} questions written by {writer} from sampled passages. {tally.unusable} "
+        f"drafts were unusable; {tally.not_found_again} were dropped because the index did not "
+        f"find their passage among its first {ROUND_TRIP}. The other passages were not judged.\n\n"
+        "Use it to compare settings on this corpus, not as a measure of how good they are: it "
+        "favours the index that filtered it.\n",
+        encoding="utf-8",
+    )
+    (folder / "made.json").write_text(json.dumps({"synthetic": True, "written_by": writer}))
