@@ -291,10 +291,17 @@ class Engine:
 
     def boxes(self, source_id: str, span: tuple[int, int]) -> list[tuple[int, Box]]:
         """Return (page, box) for each line of a span of a PDF or a picture's OCR text."""
-        from foveate.pipeline.ingest.words import line_boxes
+        import numpy as np
+
+        from foveate.pipeline.ingest.boxes import line_boxes
 
         words = self.index.word_boxes(source_id)
-        return [] if words is None else line_boxes(words, span)
+        if words is None:
+            return []
+        start, end = span
+        inside = (words.spans[:, 1] > start) & (words.spans[:, 0] < end)
+        pages = [int(page) for page in np.unique(words.pages[inside])]
+        return [(page, box) for page in pages for box in line_boxes(words, start, end, page)]
 
     def image(self, passage: Passage) -> Image:
         """Return the picture or the rendered page behind a passage, upright.

@@ -270,7 +270,7 @@ def _twins(passages: Sequence[Passage], vectors: Floats, limit: float) -> dict[i
     first: dict[str, int] = {}
     for j, passage in enumerate(passages):
         same = first.get(words[j]) if passage.modality in TEXTS else None
-        near = [i for i in np.flatnonzero(alike[j, :j]) if passages[i].id not in twins]
+        near = [i for i in np.flatnonzero(alike[j, :j]).tolist() if passages[i].id not in twins]
         if same is not None:
             near.append(same)
         if near:
