@@ -154,17 +154,21 @@ def page(rows: Sequence[Row]) -> str:
 
 def _size_plots(rows: Sequence[Row]) -> list[str]:
     measures = {
-        "median_ms": ("Dense search, median", "ms"),
-        "words_ms": ("Search by words, median", "ms"),
+        "median_ms": ("Dense search, 20 queries, median", "ms"),
+        "words_ms": ("Search by words, 20 queries, median", "ms"),
         "build_s": ("Building", "s"),
         "disk_mib": ("On disk", "MiB"),
         "memory_mib": ("Memory of the process", "MiB"),
     }
     parts = ["<h2>Cost against size</h2>"] if rows else []
     for key, (title, unit) in measures.items():
-        points = [(f"{int(r['n']):,}", float(r[key])) for r in rows if key in r]
-        if points:
-            top = max(v for _, v in points)
-            plot = plots.lines({f"{title}, {unit}": points}, label=title, top=top, unit=unit)
-            parts.append(f"<figure>{plot}</figure>")
+        series: dict[str, list[tuple[str, float]]] = {}
+        for row in rows:
+            if key in row:
+                points = series.setdefault(str(row["contender"]), [])
+                points.append((f"{int(row['n']):,}", float(row[key])))
+        if series:
+            top = max(v for points in series.values() for _, v in points)
+            plot = plots.lines(series, label=title, top=top, unit=unit)
+            parts.append(f"<figure><figcaption>{title}, {unit}</figcaption>{plot}</figure>")
     return parts

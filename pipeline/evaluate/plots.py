@@ -90,8 +90,8 @@ def lines(
 ) -> str:
     """Draw lines over named places. series: {name: [(place, value), ...]}; the scale is 0..top."""
     places = list(dict.fromkeys(p for points in series.values() for p, _ in points))
-    width, height, left, base = 420, 220, 52, 180
-    across = (width - left - 30) / max(1, len(places) - 1)
+    width, height, left, base = 420, 220, 64, 180
+    across = (width - left - 40) / max(1, len(places) - 1)
     top = top or 1.0
     body = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -99,7 +99,7 @@ def lines(
         body.append(
             f'<line class="grid" x1="{left}" x2="{width - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="value" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{top * share:.3g}</text>"
+            f"{_plain(top * share)}</text>"
         )
     for number, place in enumerate(places):
         x = left + across * number
@@ -130,6 +130,11 @@ def legend(names: Sequence[str]) -> str:
     return f'<p class="legend">{items}</p>'
 
 
+def _plain(value: float) -> str:
+    """Return three significant digits without an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _axis(height: float, top: float) -> str:
     found = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -151,7 +156,8 @@ def _short(name: str, n_chars: int = 28) -> str:
 
 
 def _svg(height: float, body: Sequence[str], label: str, width: int = WIDTH) -> str:
+    kind = ' class="wide-plot"' if width == WIDTH else ""
     return (
-        f'<svg viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{escape(label)}">'
+        f'<svg{kind} viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{escape(label)}">'
         f"{''.join(body)}</svg>"
     )
