@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ from foveate.pipeline.types import MODALITIES, FileRecord, Passage, Source, Word
 if TYPE_CHECKING:
     from foveate.pipeline.types import Floats, Ints
 
+_LOG = logging.getLogger(__name__)
 MAX_RESULTS = 100_000
 
 __all__ = ["DiskIndex", "Tower", "Writer"]
@@ -333,9 +335,9 @@ class DiskIndex:
         try:
             with self.writer():
                 pass
-        except (IndexLocked, IndexWriteError):
+        except (IndexLocked, IndexWriteError) as error:
             # a writer is at work and will do it, or this place is for reading only
-            return
+            _LOG.info("the words are left behind the catalogue: %s", error)
 
 
 def _fill(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sqlite3
@@ -18,7 +19,9 @@ from foveate.index.storage import make_folder, sync_folder
 from foveate.index.texts import TextCutter
 from foveate.index.towers import Tower
 from foveate.index.vectors import load_snapshot
-from foveate.pipeline.errors import CorruptIndex
+from foveate.pipeline.errors import CorruptIndex, IndexWriteError
+
+_LOG = logging.getLogger(__name__)
 
 
 def words_folder(root: Path, db: sqlite3.Connection) -> Path:
@@ -51,11 +54,18 @@ class WordsKeeper:
         if done == now:
             return
         removed, rows = pending(db, done, last)
-        if self._writer is None:
-            self._writer = WordsWriter(words_folder(self.root, db), self._title_repeats)
         top = top_passage(db)
         self._state = None
-        self._writer.update(_documents(db, rows), removed, now, top)
+        try:
+            if self._writer is None:
+                self._writer = WordsWriter(words_folder(self.root, db), self._title_repeats)
+            self._writer.update(_documents(db, rows), removed, now, top)
+        except IndexWriteError as error:
+            # what a killed writer left may be in tantivy's way: begin afresh beside it
+            _LOG.warning("the words are built anew: %s", error)
+            self._writer = None
+            self.rebuild(db)
+            return
         self._state = (now, top)
 
     def rebuild(self, db: sqlite3.Connection) -> None:

@@ -135,7 +135,7 @@ class Snapshot:
         """
         n_free = self.n if mask is None else int(np.count_nonzero(mask))
         near = self.near
-        if near is None or n_free <= max(plan.exact_max, k):
+        if near is None or n_free <= k or (mask is not None and n_free <= plan.exact_max):
             return self.exact(queries, k, mask)
         n_near = near.facts.n
         head = None if mask is None else mask[:n_near]

@@ -93,7 +93,7 @@ def test_every_kind_at_every_small_size(tmp_path, kind, n):
         assert index.check()["ok"]
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivfpq"])
+@pytest.mark.parametrize("kind", ["hnsw", pytest.param("ivfpq", marks=pytest.mark.slow)])
 def test_recall_is_measured_and_filters_and_removals_hold(tmp_path, kind):
     rng = np.random.default_rng(3)
     vectors, queries = unit(rng, 11_000), unit(rng, 20)
