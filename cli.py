@@ -252,7 +252,8 @@ def status(
         held = list(engine.files(state)) if files or state else None
         # `files` is the list of files here, so the counts by state go by another name
         counts["states"] = counts.pop("files", {})
-        found = {"index": counts.pop("path", None) or str(engine.path), **counts}
+        counts.pop("path", None)  # made printable there; here it is exact
+        found = {"index": str(engine.path), **counts}
     if as_json:
         emit(found if held is None else {**found, "files": records.files(held)})
         return
