@@ -12,7 +12,7 @@ from foveate.pipeline.testing import HashedWords
 
 @pytest.fixture
 def plan(tmp_path):
-    return Plan(tmp_path / "cache", n_answers=2, encoders={"text": HashedWords()})
+    return Plan(tmp_path / "cache", n_answers=2, encoders={"text": HashedWords(dim=512)})
 
 
 def test_a_set_runs_through_the_engine(beir, plan):
