@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_NAME = ".foveate"
 ROLES = ("text", "image")
 BUILD_TABLES = ("encoders.text", "encoders.image", "index", "ingest")
+SECRETS = ("ingest.pdf_passwords",)
 
 
 def open(
@@ -123,6 +124,7 @@ def built_with(settings: Config) -> dict[str, Any]:
         f"{table}.{key}": value
         for table in BUILD_TABLES
         for key, value in settings.table(table).items()
+        if f"{table}.{key}" not in SECRETS
     }
 
 

@@ -26,8 +26,10 @@ class SearchOptions:
     depth: candidates taken from each list. fusion: 'rrf' adds 1 / (rank_constant + rank)
     (Cormack, Clarke and Buettcher, SIGIR 2009); 'score' adds each list's scores after they are
     scaled to a mean of 0 and a deviation of 1 over its candidates. dense_weight: the share of the
-    dense list against the words list. picture_weight: the share of pictures against texts.
-    picture_text_weight: of the words, when a picture and words are asked together.
+    dense list against the words list. picture_weight: the share of pictures against texts; just
+    below a half puts the text first where the two stand at the same rank. picture_query_weight:
+    the same when a picture is asked. picture_text_weight: of the words, when a picture and words
+    are asked together.
     same_text, same_picture: cosine from which two hits are near-duplicates.
     """
 
@@ -35,7 +37,8 @@ class SearchOptions:
     fusion: Literal["rrf", "score"] = "score"
     rank_constant: int = 60
     dense_weight: float = 0.5
-    picture_weight: float = 0.5
+    picture_weight: float = 0.497
+    picture_query_weight: float = 0.67
     picture_text_weight: float = 0.5
     same_text: float = 0.98
     same_picture: float = 0.995
@@ -68,7 +71,7 @@ def search(
     depth = max(options.depth, 4 * query.k)
     while True:
         found = retrieve(index, encoders, query, depth, options)
-        fused = fuse(found.lists, options)
+        fused = fuse(found.lists, options, by_picture=query.image is not None)
         hits = select(index, query, fused, found, options)
         exhausted = all(len(some) < depth for some in found.lists.values())
         if len(hits) >= query.k or exhausted:
@@ -132,7 +135,9 @@ def query_vectors(
     return vectors
 
 
-def fuse(lists: Mapping[str, Mapping[int, float]], options: SearchOptions) -> dict[int, float]:
+def fuse(
+    lists: Mapping[str, Mapping[int, float]], options: SearchOptions, *, by_picture: bool = False
+) -> dict[int, float]:
     """Return {passage id: fused score in 0..1}, best first, ties by id.
 
     Texts are fused from their dense and their words list; pictures from theirs and the words list
@@ -148,7 +153,7 @@ def fuse(lists: Mapping[str, Mapping[int, float]], options: SearchOptions) -> di
         return fused
     if not texts:
         return ranked(ranks_mixed({"picture": pictures}, {"picture": 1.0}, options.rank_constant))
-    w = options.picture_weight
+    w = options.picture_query_weight if by_picture else options.picture_weight
     both = {"texts": fused, "pictures": dict(pictures)}
     return ranks_mixed(both, {"texts": 1 - w, "pictures": w}, options.rank_constant)
 

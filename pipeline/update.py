@@ -133,10 +133,10 @@ class Update:
 
     def _copy(self, item: walk.Found, digest: str) -> bool:
         """Link a file whose bytes are already indexed under another path."""
-        twins = self._writer.by_digest(digest)
+        twins = [path for path in self._writer.by_digest(digest) if path != item.path]
         if not twins:
             return False
-        gone = [path for path in twins if path != item.path and not os.path.lexists(path)]
+        gone = [path for path in twins if not os.path.lexists(path)]
         self._writer.copy_file(item.path, item.size, item.mtime_ns, twins[0])
         if gone:
             self._writer.remove(gone[0])
