@@ -32,13 +32,17 @@ class BenchError(FoveateError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """n: texts or passages of an operation. sizes: passages of `size`. peers: time them too."""
+    """n: texts or passages of an operation. sizes: passages of `size`. peers: time them too.
+
+    each: is given an operation's rows as soon as it is done, so that a stop keeps them.
+    """
 
     rounds: int = 7
     n: int = 500
     sizes: tuple[int, ...] = (1000, 10_000)
     peers: bool = True
     announce: Callable[[str], None] = field(default=lambda text: None)
+    each: Callable[[list[Row]], None] = field(default=lambda rows: None)
 
 
 def run(names: Sequence[str], options: Options) -> list[Row]:
@@ -61,7 +65,9 @@ def run(names: Sequence[str], options: Options) -> list[Row]:
         options.announce(f"{name} ...")
         module, _, function = OPERATIONS[name].partition(":")
         found = getattr(importlib.import_module(module), function)(options)
-        rows.extend({**row, **about} for row in found)
+        found = [{**row, **about} for row in found]
+        options.each(found)
+        rows.extend(found)
     return rows
 
 

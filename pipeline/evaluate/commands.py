@@ -128,20 +128,41 @@ def bench(
     from foveate.pipeline.evaluate import bench as benchmarks
     from foveate.pipeline.evaluate.timing import append_csv
 
-    amounts = [int(s) for s in (sizes or "1000,10000").split(",")]
+    def keep(rows: list[dict[str, Any]]) -> None:
+        if csv is not None:
+            append_csv(csv, rows)
+        if not as_json:
+            benchmarks.print_rows(rows)
+
     options = benchmarks.Options(
-        rounds=rounds, n=n, sizes=tuple(amounts), peers=peers,
+        rounds=rounds,
+        n=n,
+        sizes=tuple(counts(sizes)),
+        peers=peers,
         announce=lambda text: typer.echo(text, err=True),
-    )  # fmt: skip
+        each=keep,
+    )
     rows = benchmarks.run(operations or (), options)
-    if csv is not None:
-        append_csv(csv, rows)
     if html is not None:
         Path(html).write_text(benchmarks.page(rows), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
-    else:
-        benchmarks.print_rows(rows)
+
+
+def counts(sizes: str | None) -> list[int]:
+    """Read '1000,10000'.
+
+    Raises:
+        ConfigError: for what is no list of whole numbers of at least 30.
+    """
+    from foveate.pipeline.errors import ConfigError
+
+    parts = (sizes or "1000,10000").split(",")
+    if not all(part.strip().isdigit() and int(part) >= 30 for part in parts):
+        raise ConfigError(
+            f"--sizes takes whole numbers of at least 30, as 1000,10000; got {sizes!r}"
+        )
+    return [int(part) for part in parts]
 
 
 def make_set(n: int, at: str | None, out: str) -> None:
