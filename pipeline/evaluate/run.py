@@ -70,8 +70,8 @@ def run_one(dataset: Dataset, configuration: Configuration, plan: Plan) -> list[
     """Measure one data set under one configuration; none where they do not go together."""
     if configuration.baseline:
         return run_baseline(dataset, plan)
-    if isinstance(dataset, Pictures) and configuration.mode == "words":
-        return []  # a picture has no words to find it by
+    if isinstance(dataset, Pictures) and configuration.mode != "hybrid":
+        return []  # pictures are found by their vectors alone, whatever the mode
     with indexed(
         dataset, configuration, plan.cache, tell=plan.tell, encoders=plan.encoders
     ) as built:

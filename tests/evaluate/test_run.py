@@ -71,7 +71,8 @@ def test_a_baseline_needs_no_engine(beir, question_set, picture_set, tmp_path):
 
 @pytest.mark.models
 def test_pictures_run_both_ways(picture_set, tmp_path):
-    results = run.evaluate(datasets.load(picture_set), configurations.gather(), Plan(tmp_path))
+    chosen = configurations.gather(sets=["mode=words", "mode=dense"])
+    results = run.evaluate(datasets.load(picture_set), chosen, Plan(tmp_path))
     assert [r["dataset"] for r in results] == ["photos text to image", "photos image to text"]
     assert [r["n_queries"] for r in results] == [6, 3]
     assert results[0]["measures"]["R@5"] == 1.0
