@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from foveate.pipeline.evaluate import commands as evaluation
+from foveate.pipeline.evaluate.commands import bench, evaluate
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
@@ -679,8 +679,8 @@ def hush() -> None:
         os.environ.setdefault(name, value)
 
 
-app.command("eval")(evaluation.evaluate)
-app.command("bench")(evaluation.bench)
+app.command("eval")(evaluate)
+app.command("bench")(bench)
 
 
 def main() -> None:
