@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from foveate.pipeline import models
+from foveate.pipeline import changes, models
 
 if TYPE_CHECKING:
     from foveate.pipeline.types import FileRecord
@@ -20,7 +20,6 @@ PACKAGES = (
     "tokenizers", "safetensors", "gguf", "tantivy", "pypdfium2", "rapidocr", "onnxruntime",
     "pillow", "pillow-heif", "langchain-core", "numpy",
 )  # fmt: skip
-NOTEWORTHY = frozenset({"skipped", "failed", "empty", "truncated", "guessed"})
 
 
 def machine() -> dict[str, Any]:
@@ -108,10 +107,8 @@ def model_records() -> list[dict[str, Any]]:
 
 
 def noteworthy(files: Iterable[FileRecord]) -> Iterator[FileRecord]:
-    """Yield the files that were not indexed whole and as they said they were."""
-    for file in files:
-        if file.state != "indexed" or any(note.kind in NOTEWORTHY for note in file.notes):
-            yield file
+    """Return the files that were not indexed whole and as they said they were."""
+    return filter(changes.is_noteworthy, files)
 
 
 def _version(package: str) -> str | None:

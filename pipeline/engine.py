@@ -197,16 +197,17 @@ class Engine:
             IndexLocked: if another process is writing.
             FoveateError: for a path that is not there.
         """
-        from foveate.pipeline import update
+        from foveate.pipeline import changes, update
         from foveate.pipeline.ingest.options import IngestOptions
 
-        if dry_run:
-            return update.plan(self.index, paths, include=include, exclude=exclude, prune=prune)
         ingest = IngestOptions.from_table(self.config.table("ingest"))
+        chosen: dict[str, Any] = {"include": include, "exclude": exclude, "prune": prune}
+        if dry_run:
+            return changes.plan(self.index, paths, ingest, **chosen, refresh=refresh)
         with contextual_progress(progress) as report, self.index.writer(timeout_s) as writer:
             self._check_towers()
             job = update.Update(writer, self.encoders, ingest, progress=report, refresh=refresh)
-            return job.run(paths, include=include, exclude=exclude, prune=prune)
+            return job.run(paths, **chosen)
 
     def search(
         self,

@@ -11,12 +11,14 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from foveate.pipeline import changes
 from foveate.pipeline.errors import FoveateError, LoadError
-from foveate.pipeline.ingest import chunk, options, read, walk
+from foveate.pipeline.ingest import chunk, options, read, sniff, walk
 from foveate.pipeline.types import AddReport, Document, Draft, FileRecord, Note
 
 if TYPE_CHECKING:
@@ -24,21 +26,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foveate.pipeline.protocols import Encoder, Progress
-    from foveate.pipeline.types import FileState
+    from foveate.pipeline.types import FileState, NoteKind
 
 LABEL = re.compile(r"[0-9a-f]{12}:\d+|\d+")
 GROUP_PASSAGES = 1024
+GROUP_LINKS = 20_000
 GROUP_BYTES = 64 << 20
 GROUP_SECONDS = 20.0
+# a copy of a file this large waits for the first to be written rather than be read too
+COPY_BYTES = 1 << 20
+MAX_NOTES = 50
 
 
 @dataclass(slots=True)
 class Group:
-    """What is read but not yet written."""
+    """What is read but not yet written. links: (path, source id, row) of records seen before."""
 
     entries: list[tuple[str, Document, list[Draft]]] = field(default_factory=list)
+    links: list[tuple[str, str, int | None]] = field(default_factory=list)
     ends: list[tuple[str, FileState, tuple[Note, ...]]] = field(default_factory=list)
     sources: set[str] = field(default_factory=set)
+    digests: set[str] = field(default_factory=set)
     n_passages: int = 0
     n_bytes: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -47,6 +55,7 @@ class Group:
     def full(self) -> bool:
         return (
             self.n_passages >= GROUP_PASSAGES
+            or len(self.links) >= GROUP_LINKS
             or self.n_bytes >= GROUP_BYTES
             or (bool(self.entries) and time.monotonic() - self.started >= GROUP_SECONDS)
         )
@@ -86,7 +95,7 @@ class Update:
             FoveateError: for a path that is not there.
         """
         started = time.monotonic()
-        roots = existing(paths, allow_missing=prune)
+        roots = changes.existing(paths, allow_missing=prune)
         found = []
         for item in walk.walk(
             [r for r in roots if os.path.lexists(r)], include=include, exclude=exclude
@@ -101,8 +110,7 @@ class Update:
                 self._flush()
         self._flush()
         self._progress("read", len(found), len(found))
-        if prune:
-            self._prune(roots, seen)
+        self._clear(roots, seen, prune=prune)
         self._writer.commit()
         self.report.seconds = time.monotonic() - started
         return self.report
@@ -111,84 +119,130 @@ class Update:
         self.report.n_seen += 1
         known = self._writer.file(item.path)
         if item.note is not None:
-            self._refuse(item, (item.note,), "skipped")
+            self._refuse(item, known, item.note, "skipped")
             return
-        done = known is not None and known.state in ("indexed", "empty")
-        unchanged = done and (known.size, known.mtime_ns) == (item.size, item.mtime_ns)
-        if unchanged and not self._refresh:
-            self.report.n_unchanged += 1
+        done = known is not None and known.state in changes.DONE
+        again = self._refresh or (done and changes.is_limited(known.notes, self._ingest))
+        if done and not again and (known.size, known.mtime_ns) == (item.size, item.mtime_ns):
+            self._keep(known)
             return
         try:
+            if item.size > self._ingest.max_file_bytes:
+                # refused before it is read through, unless its kind is streamed
+                read.open_file(item.path, self._ingest)
             digest = digest_of(item.path)
         except LoadError as error:
-            self._refuse(item, (Note("failed", str(error)),), "failed")
+            self._refuse(item, known, Note("failed", str(error)), "failed")
             return
-        if done and known.digest == digest and not self._refresh:
+        if done and not again and known.digest == digest:
             self._writer.touch(item.path, item.size, item.mtime_ns)
-            self.report.n_unchanged += 1
+            self._keep(known)
             return
-        if not self._refresh and self._copy(item, digest):
-            return
-        self._read(item, digest, known)
+        if not again:
+            if digest in self._group.digests and item.size > COPY_BYTES:
+                self._flush()
+            if self._copy(item, digest, known):
+                return
+        self._read(item, digest, known, again=again)
 
-    def _copy(self, item: walk.Found, digest: str) -> bool:
+    def _keep(self, known: FileRecord) -> None:
+        """Count a file that is as it was; what was wrong with it still is."""
+        self.report.n_unchanged += 1
+        if changes.is_noteworthy(known):
+            self.report.problems.append(known)
+
+    def _copy(self, item: walk.Found, digest: str, known: FileRecord | None) -> bool:
         """Link a file whose bytes are already indexed under another path."""
-        twins = [path for path in self._writer.by_digest(digest) if path != item.path]
+        twins = [path for path in self._writer.by_digest(digest) if self._is_twin(path, item.path)]
         if not twins:
             return False
-        gone = [path for path in twins if not os.path.lexists(path)]
+        twin = self._writer.file(twins[0])
+        gone = [p for p in twins if changes.is_gone(p) or changes.is_respelled(p, item.path)]
         self._writer.copy_file(item.path, item.size, item.mtime_ns, twins[0])
         if gone:
             self._writer.remove(gone[0])
-            self.report.n_moved += 1
-        else:
-            self.report.n_added += 1
+        self._count(item, twin.state, known, twin.notes, digest, moved=bool(gone))
         return True
 
-    def _read(self, item: walk.Found, digest: str, known: FileRecord | None) -> None:
-        self._writer.begin(item.path, item.size, item.mtime_ns, digest)
-        notes: list[Note] = []
-        state: FileState = "indexed"
-        n_passages = 0
+    def _is_twin(self, path: str, of: str) -> bool:
+        """Tell whether what is known of another file with the same bytes holds for this one."""
+        if path == of or self._writer.file(path).state not in changes.DONE:
+            return False
+        if os.path.splitext(path)[1] == os.path.splitext(of)[1]:
+            return True
+        # the same bytes under another kind of name may be read in another way
         try:
-            for document in read.read(item.path, self._ingest):
-                n_passages += self._hold(item.path, document)
-                notes += document.notes
-                if self._group.full:
-                    self._flush()
+            kinds = []
+            for name in (path, of):
+                with options.open_regular(of) as handle:
+                    kinds.append(sniff.sniff(name, handle, encoding=self._ingest.encoding))
+        except (LoadError, OSError):
+            return False
+        return kinds[0] == kinds[1]
+
+    def _read(
+        self, item: walk.Found, digest: str, known: FileRecord | None, *, again: bool
+    ) -> None:
+        self._writer.begin(item.path, item.size, item.mtime_ns, digest)
+        before = stamp(item.path)
+        notes = Notes()
+        failures: list[Note] = []
+        n_passages = 0
+        for document, drafts in self._documents(item.path, failures, again=again):
+            notes.add(document)
+            n_passages += self._hold(item.path, document, drafts)
+            if self._group.full:
+                self._flush()
+        state: FileState = "failed" if failures else "indexed"
+        found = [*notes.all(), *failures]
+        if stamp(item.path) != before:
+            found.append(Note("guessed", "it changed while it was read: index it again"))
+        if state == "indexed" and n_passages == 0:
+            state = "empty"
+            if not any(note.kind in changes.NOTEWORTHY for note in found):
+                found.append(Note("empty", "there is no text and no picture in it"))
+        self._group.ends.append((item.path, state, tuple(found)))
+        self._group.digests.add(digest)
+        self._count(item, state, known, tuple(found), digest)
+
+    def _documents(
+        self, path: str, failures: list[Note], *, again: bool
+    ) -> Iterator[tuple[Document, list[Draft] | None]]:
+        """Yield each document of a file with its passages, None where the index has them.
+
+        What goes wrong in reading it ends the file alone, and is put into `failures`; what goes
+        wrong in writing is raised where that is done.
+        """
+        try:
+            for document in read.read(path, self._ingest):
+                is_known = document.source_id in self._group.sources or (
+                    not again and self._writer.has_source(document.source_id)
+                )
+                yield document, None if is_known else self._chunk(document)
         except (LoadError, OSError, MemoryError) as error:
-            state, why = "failed", str(error) or type(error).__name__
-            notes.append(Note("failed", why))
+            failures.append(Note("failed", str(error) or type(error).__name__))
         except FoveateError:
             raise
         except Exception as error:  # one bad file never stops the rest; it is reported
-            state = "failed"
-            notes.append(Note("failed", f"{type(error).__name__}: {error}"))
-        if state == "indexed" and n_passages == 0:
-            state = "empty"
-            if not notes:
-                notes.append(Note("empty", "there is no text and no picture in it"))
-        self._group.ends.append((item.path, state, tuple(notes)))
-        self._count(item, state, known, tuple(notes), digest)
+            failures.append(Note("failed", f"{type(error).__name__}: {error}"))
 
-    def _hold(self, path: str, document: Document) -> int:
-        """Put one document into the group; return its number of passages."""
-        if document.source_id in self._group.sources:
-            self._flush()
-        if not self._refresh and self._writer.has_source(document.source_id):
-            self._writer.link(path, document.source_id, document.row)
-            return 1
-        text = self._encoders["text"]
-        drafts = chunk.chunk(
+    def _chunk(self, document: Document) -> list[Draft]:
+        return chunk.chunk(
             document,
-            text.token_spans,
+            self._encoders["text"].token_spans,
             chunk_tokens=self._ingest.chunk_tokens,
             overlap_tokens=self._ingest.overlap_tokens,
             context_tokens=self._ingest.context_tokens,
         )
+
+    def _hold(self, path: str, document: Document, drafts: list[Draft] | None) -> int:
+        """Put one document into the group; return its number of passages, 1 if they are known."""
+        group = self._group
+        if drafts is None:
+            group.links.append((path, document.source_id, document.row))
+            return 1
         if not drafts:
             return 0
-        group = self._group
         if not group.entries:
             group.started = time.monotonic()
         group.entries.append((path, document, drafts))
@@ -202,7 +256,7 @@ class Update:
     def _flush(self) -> None:
         """Encode and write the group, then commit it."""
         group, self._group = self._group, Group()
-        if not group.entries and not group.ends:
+        if not group.entries and not group.links and not group.ends:
             return
         drafts = [draft for _, _, some in group.entries for draft in some]
         keys = [key_of(draft) for draft in drafts]
@@ -220,6 +274,8 @@ class Update:
             self.report.n_sources += 1
             self.report.n_passages += len(some)
             start = end
+        for path, source_id, row in group.links:
+            self._writer.link(path, source_id, row)
         for path, state, notes in group.ends:
             self._writer.finish(path, state, notes)
         self._progress("write", self.report.n_passages, None)
@@ -252,9 +308,13 @@ class Update:
             array[row] = known[keys[i]]
         return np.asarray(wanted, dtype=np.int64), array
 
-    def _refuse(self, item: walk.Found, notes: tuple[Note, ...], state: FileState) -> None:
-        self._writer.skip(item.path, item.size, item.mtime_ns, notes, state)
-        self._count(item, state, None, notes, None)
+    def _refuse(
+        self, item: walk.Found, known: FileRecord | None, note: Note, state: FileState
+    ) -> None:
+        told = (item.size, item.mtime_ns, state, (note,))
+        if known is None or (known.size, known.mtime_ns, known.state, known.notes) != told:
+            self._writer.skip(item.path, item.size, item.mtime_ns, (note,), state)
+        self._count(item, state, None, (note,), None)
 
     def _count(
         self,
@@ -263,87 +323,60 @@ class Update:
         known: FileRecord | None,
         notes: tuple[Note, ...],
         digest: str | None,
+        *,
+        moved: bool = False,
     ) -> None:
         report = self.report
-        if state == "indexed":
-            if known is not None and known.state == "indexed":
-                report.n_changed += 1
-            else:
-                report.n_added += 1
-        else:
-            name = f"n_{state}"
-            setattr(report, name, getattr(report, name) + 1)
-        if state != "indexed" or any(n.kind not in ("info", "ocr") for n in notes):
-            report.problems.append(
-                FileRecord(item.path, item.size, item.mtime_ns, digest, state, notes)
-            )
+        name = f"n_{state}"
+        if moved:
+            name = "n_moved"
+        elif state == "indexed":
+            name = "n_changed" if known is not None and known.state == "indexed" else "n_added"
+        setattr(report, name, getattr(report, name) + 1)
+        record = FileRecord(item.path, item.size, item.mtime_ns, digest, state, notes)
+        if changes.is_noteworthy(record):
+            report.problems.append(record)
 
-    def _prune(self, roots: Sequence[str], seen: set[str]) -> None:
-        """Remove files that are gone from below the roots."""
-        for root in roots:
-            for record in list(self._writer.files_under(root)):
-                if record.path not in seen and not os.path.lexists(record.path):
-                    self._writer.remove(record.path)
-                    self.report.n_removed += 1
-
-
-def plan(
-    index: Any,
-    paths: Sequence[str | os.PathLike[str]],
-    *,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    prune: bool = False,
-) -> AddReport:
-    """Say what `add` would do, from names, sizes and times alone; nothing is opened or written."""
-    report = AddReport()
-    known = {record.path: record for record in index.files()}
-    roots = existing(paths, allow_missing=prune)
-    seen = set()
-    for item in walk.walk(
-        [r for r in roots if os.path.lexists(r)], include=include, exclude=exclude
-    ):
-        report.n_seen += 1
-        seen.add(item.path)
-        record = known.get(item.path)
-        if item.note is not None:
-            report.n_skipped += 1
-            report.problems.append(
-                FileRecord(item.path, item.size, item.mtime_ns, None, "skipped", (item.note,))
-            )
-        elif record is None:
-            report.n_added += 1
-        elif (record.size, record.mtime_ns) == (item.size, item.mtime_ns):
-            report.n_unchanged += 1
-        else:
-            report.n_changed += 1
-    if prune:
-        below = tuple(os.path.join(r, "") for r in roots)
-        report.n_removed = sum(
-            1
-            for path in known
-            if path not in seen
-            and (path in roots or path.startswith(below))
-            and not os.path.lexists(path)
-        )
-    return report
+    def _clear(self, roots: Sequence[str], seen: set[str], *, prune: bool) -> None:
+        """Remove files in whose place a folder is now; with prune also those that are gone."""
+        gone = [f for f in changes.folders_of(seen, roots) if f not in seen]
+        gone = [folder for folder in gone if self._writer.file(folder) is not None]
+        if prune:
+            below = (record for root in roots for record in self._writer.files_under(root))
+            gone += [record.path for record in changes.vanished(below, seen)]
+        for path in dict.fromkeys(gone):
+            self._writer.remove(path)
+            self.report.n_removed += 1
 
 
-def existing(paths: Sequence[str | os.PathLike[str]], *, allow_missing: bool = False) -> list[str]:
-    """Return absolute paths.
+class Notes:
+    """The notes of a file's documents: of each kind the first few, and how many more."""
 
-    Raises:
-        FoveateError: if one is not there.
-    """
-    if not paths:
-        raise FoveateError("nothing to index: name a file or a folder")
-    roots = []
-    for path in paths:
-        name = os.path.abspath(os.path.expanduser(os.fsdecode(path)))
-        if not allow_missing and not os.path.lexists(name):
-            raise FoveateError(f"no file or folder {os.fsdecode(path)!r}")
-        roots.append(name)
-    return roots
+    def __init__(self) -> None:
+        self._kept: list[Note] = []
+        self._counts: Counter[NoteKind] = Counter()
+
+    def add(self, document: Document) -> None:
+        for note in document.notes:
+            self._counts[note.kind] += 1
+            if self._counts[note.kind] > MAX_NOTES:
+                continue
+            if document.row is not None and note.kind == "empty":
+                note = Note("empty", f"row {document.row}: {note.message}")
+            self._kept.append(note)
+
+    def all(self) -> list[Note]:
+        more = {kind: n - MAX_NOTES for kind, n in self._counts.items() if n > MAX_NOTES}
+        return [*self._kept, *(Note(kind, f"{n} more such notes") for kind, n in more.items())]
+
+
+def stamp(path: str) -> tuple[int, int] | None:
+    """Return a file's size and time of change, None if it cannot be looked at."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def digest_of(path: str) -> str:

@@ -116,7 +116,10 @@ class _Reader:
         frames = pages_of(image, self.options.max_pixels)
         n_read = min(len(frames), self.options.max_pages, self.options.max_pictures)
         if n_read < len(frames):
-            self._note("truncated", f"read {n_read} of {len(frames)} pages")
+            name = "max_pages" if n_read == self.options.max_pages else "max_pictures"
+            self._note(
+                "truncated", f"read {n_read} of {len(frames)} pages: ingest.{name} = {n_read}"
+            )
         _seek(image, frames[0], self.options.max_pixels)
         return frames[:n_read]
 
@@ -162,7 +165,7 @@ class _Reader:
                 reason = str(error)
         if reason is not None and (is_scan or self.options.ocr == "always"):
             # of an ordinary photo nobody expects text
-            self._note("ocr", f"its text is not read: {reason}", number)
+            self._note("skipped", f"its text is not read: {reason}", number)
         if not words:
             return None
         spans = self.composer.add(arrange(words))

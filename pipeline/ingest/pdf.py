@@ -35,6 +35,7 @@ __all__ = ["load", "render_page"]
 
 PAGE_SIDE_PX = 768
 MAX_TITLE_CHARS = 200
+FOUND_NONE = "OCR found no text"
 LEARN_PAGES = 24
 # a page with fewer characters over a picture of at least this share of it is a stamped scan
 STAMP_CHARS = 48
@@ -237,7 +238,7 @@ class _Reader:
             result.pieces = arrange([_scaled(word, scale) for word in ocr.even_sizes(words)])
             self.read_by_ocr.append(result.number)
         elif not n_layer or text.n_bad:
-            self.unread.setdefault(reason or "OCR found no text", []).append(result.number)
+            self.unread.setdefault(reason or FOUND_NONE, []).append(result.number)
         if self.options.render_pages != "never":
             image.thumbnail((PAGE_SIDE_PX, PAGE_SIDE_PX))
             result.scan = image
@@ -280,7 +281,9 @@ class _Reader:
             pages = ranges(self.read_by_ocr)
             self._note("ocr", f"no usable text layer, read by OCR: {pages}", self.read_by_ocr[0])
         for reason, numbers in self.unread.items():
-            self._note("ocr", f"no text on {ranges(numbers)}: {reason}", numbers[0])
+            # a page that OCR looked at is no loss; one that it did not is
+            kind: NoteKind = "ocr" if reason == FOUND_NONE else "skipped"
+            self._note(kind, f"no text on {ranges(numbers)}: {reason}", numbers[0])
         if self.n_left_out:
             self._note(
                 "truncated",

@@ -401,7 +401,7 @@ def test_pages_of_a_tiff_are_pages():
     document = read(data, IngestOptions(ocr="never", max_pages=2))
     assert len(document.pictures) == 2
     assert "truncated" in {note.kind for note in document.notes}
-    assert any("ocr" in note.message for note in document.notes if note.kind == "ocr")
+    assert any("ocr" in note.message for note in document.notes if note.kind == "skipped")
 
 
 def test_previews_in_a_tiff_are_no_pages():

@@ -340,7 +340,7 @@ def test_scan_without_ocr_says_so(reason, monkeypatch):
         monkeypatch.setattr(ocr, "available", lambda: "OCR needs rapidocr: pip install rapidocr")
     document = read(scan_pdf(), options)
     assert document.text == ""
-    assert {"ocr", "empty"} <= kinds(document)
+    assert {"skipped", "empty"} <= kinds(document)
     assert any("page 1" in note.message for note in document.notes)
     assert [picture.modality for picture in document.pictures] == ["page"]
 
