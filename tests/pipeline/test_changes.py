@@ -52,7 +52,9 @@ def held(engine: foveate.Engine) -> dict[str, list[str]]:
 
 
 def rows(n: int, changed: int = -1) -> str:
-    records = ({"text": f"Row {i}{' anew' if i == changed else ''} of the table."} for i in range(n))
+    records = (
+        {"text": f"Row {i}{' anew' if i == changed else ''} of the table."} for i in range(n)
+    )
     return "".join(json.dumps(r) + "\n" for r in records)
 
 
