@@ -18,6 +18,7 @@ _BOMS = (
 )
 _ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp_2"), (b"\x1b$@", "iso2022_jp_2"))
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_EAST_ASIAN = re.compile(r"[\n\r -~\u3000-\u30ff\u4e00-\u9fff\uac00-\ud7a3\uff00-\uffef]")
 SAMPLE_BYTES = 1 << 18
 
 
@@ -116,6 +117,10 @@ def is_text(head: bytes, *, named: bool = False) -> bool:
     return len(_CONTROL.findall(head.replace(b"\x00", b""))) <= len(head) // 50
 
 
+def is_utf8(data: bytes) -> bool:
+    return _fits(data, "utf-8")
+
+
 def _fits(data: bytes, name: str) -> bool:
     try:
         data.decode(codecs.lookup(name).name)
@@ -128,8 +133,10 @@ def _wide(data: bytes) -> str | None:
     """UTF-16 or UTF-32 without a mark: told by where the zero bytes stand."""
     sample = data[: min(len(data), 1 << 16) // 4 * 4] or data
     zeros = sample.count(0)
-    if len(sample) < 4 or zeros * 100 < len(sample):
+    if len(sample) < 4:
         return None
+    if zeros * 100 < len(sample):
+        return _wide_east_asian(sample)
     if zeros * 3 < len(sample) and sample.replace(b"\x00", b"").isascii():
         # ASCII with NULs in it: wide ASCII is half zeros
         return None
@@ -142,6 +149,17 @@ def _wide(data: bytes) -> str | None:
     even, odd = counts[0] + counts[2], counts[1] + counts[3]
     for name, high, low in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
         if high > 20 * low and _reads_as_text(sample, name):
+            return name
+    return _wide_east_asian(sample)
+
+
+def _wide_east_asian(sample: bytes) -> str | None:
+    """UTF-16 of a script whose characters have no zero byte: it would not pass for text else."""
+    if len(sample) < 16 or len(_CONTROL.findall(sample)) * 50 <= len(sample):
+        return None
+    for name in ("utf-16-le", "utf-16-be"):
+        text = sample.decode(name, "replace")
+        if len(_EAST_ASIAN.findall(text)) > 0.95 * len(text):
             return name
     return None
 

@@ -25,6 +25,7 @@ _R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 _V = "{urn:schemas-microsoft-com:vml}"
 _MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _HEADING = re.compile(r"(?:heading|titre|\u00fcberschrift|t\u00edtulo|titolo|rubrik)\s*(\d)", re.I)
+_LEVELS = tuple("012345678")
 _NOTES = ("footnotes", "endnotes", "comments")
 _CORE = {
     "author": "author",
@@ -47,6 +48,8 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
         document = docx.Document(io.BytesIO(file.data))
     except (KeyError, ValueError) as error:
         raise LoadError(f"damaged docx: {error}") from error
+    if document.element.body is None:
+        raise LoadError("damaged docx: its document part has no body")
     builder = TextBuilder(options.max_text_chars)
     figures = Figures(options)
     reader = _Reader(document, builder, figures)
@@ -188,7 +191,7 @@ def _style_levels(document: Any) -> dict[str, int]:
             levels[identity] = int(match.group(1))
         elif label.lower() == "title":
             levels[identity] = 1
-        elif outline is not None and (outline.get(f"{_W}val") or "9") < "9":
+        elif outline is not None and (outline.get(f"{_W}val") or "9") in _LEVELS:
             levels[identity] = int(outline.get(f"{_W}val") or 0) + 1
         elif base is not None:
             bases[identity] = base.get(f"{_W}val") or ""
@@ -205,7 +208,8 @@ def _properties(element: _Element) -> tuple[str, int, bool]:
         return "", 0, False
     style = properties.find(f"{_W}pStyle")
     outline = properties.find(f"{_W}outlineLvl")
-    level = int(outline.get(f"{_W}val") or 9) if outline is not None else 9
+    value = (outline.get(f"{_W}val") or "") if outline is not None else ""
+    level = int(value) if value.isdecimal() else 9
     number = properties.find(f"{_W}numPr/{_W}numId")
     is_item = number is not None and number.get(f"{_W}val") != "0"
     identity = (style.get(f"{_W}val") or "") if style is not None else ""

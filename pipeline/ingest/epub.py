@@ -50,7 +50,10 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
     with open_zip(file.data) as container:
         _refuse_protected(container)
         folder, package = _package(container)
-        for name in _spine(package, folder):
+        chapters = _spine(package, folder)
+        if not chapters:
+            raise LoadError("damaged epub: its package names no chapter")
+        for name in chapters:
             data = read_member(container, name)
             if data is None:
                 notes.append(Note("failed", f"chapter {name!r} is missing or damaged"))
@@ -84,12 +87,22 @@ def parse_xml(data: bytes) -> etree._Element:
     Raises:
         LoadError: if it is not well-formed beyond repair.
     """
+    return parse_xml_whole(data)[0]
+
+
+def parse_xml_whole(data: bytes) -> tuple[etree._Element, bool]:
+    """Return an XML tree and whether it nests too deeply, so that the tree lacks parts.
+
+    Raises:
+        LoadError: if it is not well-formed beyond repair.
+    """
     parser = etree.XMLParser(
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
         recover=True,
-        huge_tree=False,
+        # 2,048 levels instead of 256, and texts of more than 10 MB
+        huge_tree=True,
         remove_comments=True,
         remove_pis=True,
     )
@@ -99,7 +112,7 @@ def parse_xml(data: bytes) -> etree._Element:
         raise LoadError(f"damaged XML: {error.msg}") from error
     if root is None:
         raise LoadError("damaged XML: no element in it")
-    return root
+    return root, any("depth" in entry.message for entry in parser.error_log)
 
 
 def _refuse_protected(container: zipfile.ZipFile) -> None:

@@ -42,7 +42,7 @@ _KEPT_META = {
     "og:description": "description",
     "article:author": "author",
 }
-_TAGS = re.compile(
+TAGS = re.compile(
     r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|</?[a-z][^<>]*>", re.IGNORECASE | re.DOTALL
 )
 # a cell of more than this holds layout, not data
@@ -101,7 +101,7 @@ def add_page(text: str, builder: TextBuilder) -> tuple[etree._Element | None, tu
         raise LoadError(f"expected HTML: {error.msg}") from error
     if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):
         # the parser gives up below 2,048 levels and would lose all text there
-        for part in _TAGS.sub("\n\n", cleaned).split("\n\n"):
+        for part in TAGS.sub("\n\n", cleaned).split("\n\n"):
             builder.paragraph(unescape(part))
         return root, (Note("guessed", "nested too deeply; read without its structure"),)
     if root is not None:

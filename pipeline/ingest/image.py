@@ -278,8 +278,10 @@ def _decode(image: Image) -> tuple[Image, str | None]:
         8: turned.ROTATE_90,
     }
     turn = turns.get(orientation)
+    if turn is not None:
+        return rgb.transpose(turn), message
     # the decoder may go on to another page in the same buffer
-    return (rgb.transpose(turn) if turn is not None else rgb.copy()), message
+    return (rgb.copy() if rgb is image else rgb), message
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from foveate.pipeline.ingest.render import (
     rasterize,
     render_page,
 )
+from foveate.pipeline.ingest.streams import check_streams
 from foveate.pipeline.types import Box, Document, Note, NoteKind, Picture
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
     Raises:
         LoadError: if it is empty, encrypted, damaged beyond recovery, or no PDF.
     """
+    check_streams(file.data, options)
     with PDFIUM:
         document = open_pdf(file.data, options.pdf_passwords)
     try:

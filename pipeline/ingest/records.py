@@ -85,7 +85,7 @@ def _document(
     if named:
         used.update(named)
         text = _as_text(fields[named[0]]) if len(named) == 1 else _as_lines(fields, named)
-    elif "text" in fields:
+    elif "text" in fields and (title or _as_text(fields["text"]).strip()):
         used.add("text")
         text = _as_text(fields["text"])
     else:

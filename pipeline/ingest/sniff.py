@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from foveate.pipeline.errors import LoadError
-from foveate.pipeline.ingest.decode import decode, is_text
+from foveate.pipeline.ingest.decode import decode, is_text, is_utf8
 from foveate.pipeline.ingest.languages import language_of
 from foveate.pipeline.ingest.zips import kind_of_zip
 
@@ -27,7 +27,10 @@ class Kind:
 
 _IMAGE = {
     name: Kind("image", name, f"image/{name}")
-    for name in ("png", "jpeg", "gif", "bmp", "tiff", "webp", "heic", "avif", "jp2", "ico")
+    for name in (
+        *("png", "jpeg", "gif", "bmp", "tiff", "webp", "heic", "avif", "jp2", "ico"),
+        "ppm",
+    )
 }
 _PDF = Kind("pdf", "pdf", "application/pdf")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
@@ -100,8 +103,14 @@ _UNREAD = (
     (b"GGUF", "model weights"),
     (b"%!PS", "PostScript"),
     (b"8BPS", "a Photoshop picture"),
+    (b"ID3", "an MP3 recording"),
+    (b"OggS", "an Ogg recording"),
+    (b"fLaC", "a FLAC recording"),
     (b"\x93NUMPY", "a NumPy array"),
 )
+_PNM = re.compile(rb"P[4-6]\s(?:\s|#[^\n]{0,200}\n){0,9}\d{1,6}\s+\d{1,6}\s+(?:\d{1,5}\s)?")
+# pictures and sounds that have no mark: their bytes may pass for letters of some encoding
+_UNMARKED = frozenset([".tga", ".pcx", ".raw", ".pcm", ".dat", ".mp3", ".yuv", ".rgb", ".pict"])
 _SHEBANGS = {
     "python": "python",
     "node": "javascript",
@@ -161,6 +170,8 @@ def image_type(head: bytes) -> str | None:
         return "tiff"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
+    if _PNM.match(head):
+        return "ppm"
     if head[:2] == b"BM" and len(head) >= 18 and head[6:10] == b"\x00\x00\x00\x00":
         return "bmp"
     if head[4:8] == b"ftyp":
@@ -173,7 +184,10 @@ def image_type(head: bytes) -> str | None:
 def _by_text(path: str, extension: str, head: bytes, encoding: str | None) -> Kind:
     named = _by_name(path, extension)
     is_named = extension in _PLAIN or named is not None
-    if encoding is None and not is_text(head, named=is_named):
+    readable = is_text(head, named=is_named) and (
+        extension not in _UNMARKED or is_utf8(_whole_characters(head))
+    )
+    if encoding is None and not readable:
         raise LoadError(f"not a kind of file that is read: {_describe(head, extension)}")
     text = decode(_whole_characters(head), override=encoding).text.lstrip("\ufeff")
     markup = _MARKUP.match(text) is not None
@@ -229,7 +243,7 @@ def _describe(head: bytes, extension: str) -> str:
 
     named = f" with the name of a {extension[1:]} file" if extension else ""
     try:
-        found = puremagic.magic_string(head)
+        found = [] if extension in _UNMARKED else puremagic.magic_string(head)
     except (puremagic.PureError, ValueError):
         found = []
     # two bytes of signature prove nothing

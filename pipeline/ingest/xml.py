@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 
 from lxml import etree
 
 from foveate.pipeline.errors import LoadError
 from foveate.pipeline.ingest.build import TextBuilder
 from foveate.pipeline.ingest.decode import decode
-from foveate.pipeline.ingest.epub import parse_xml
-from foveate.pipeline.ingest.html import declared_encoding
+from foveate.pipeline.ingest.epub import parse_xml_whole
+from foveate.pipeline.ingest.html import TAGS, declared_encoding
 from foveate.pipeline.ingest.options import IngestOptions, OpenedFile
 from foveate.pipeline.types import Document, Note
 
 _DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
+_DOCTYPE = re.compile(r"<!DOCTYPE[^\[>]{0,2000}(?:\[.*?\]\s*)?>", re.DOTALL)
 _TITLES = frozenset({"title", "headline"})
 _HEADINGS = frozenset({"head", "heading", "h1", "h2", "h3"})
 
@@ -27,14 +29,20 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
         raise LoadError(f"{len(file.data)} bytes of XML, more than ingest.max_xml_bytes = {limit}")
     decoded = decode(file.data, override=options.encoding, declared=declared_encoding(file.data))
     source = _DECLARATION.sub("", decoded.text.lstrip("\ufeff"))
+    notes = decoded.notes
     if re.search(r"<!ENTITY", source[:65_536]):
-        note = Note("info", "entities that the file defines were not expanded")
-        notes = (*decoded.notes, note)
-    else:
-        notes = decoded.notes
-    root = parse_xml(source.encode("utf-8", "replace"))
+        notes += (Note("info", "entities that the file defines were not expanded"),)
+    # without its definitions an entity is nothing, and cannot grow
+    source = _DOCTYPE.sub("", source, count=1)
     builder = TextBuilder(options.max_text_chars)
-    title = _add(root, builder)
+    root, is_deep = parse_xml_whole(source.encode("utf-8", "replace"))
+    title = None
+    if is_deep:
+        for part in TAGS.sub("\n\n", source).split("\n\n"):
+            builder.paragraph(unescape(part))
+        notes += (Note("guessed", "nested too deeply; read without its structure"),)
+    else:
+        title = _add(root, builder)
     yield Document(
         file.digest,
         file.media_type,
