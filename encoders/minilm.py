@@ -45,6 +45,7 @@ class MiniLM:
     """
 
     reads: frozenset[str] = frozenset({"text"})
+    languages: frozenset[str] | None
 
     def __init__(
         self,
@@ -64,6 +65,8 @@ class MiniLM:
         self._device, self._dtype = device, dtype
         self._window, self._threads = window_tokens, threads
         self._prompts = (query_prompt, passage_prompt)
+        # the package's model was trained on English; of another folder it is not known
+        self.languages = frozenset({"en"}) if path is None else None
         self._batch_tokens = batch_tokens
         self._lock = threading.Lock()
         self._bert: Bert | None = None

@@ -207,7 +207,10 @@ class Engine:
         with contextual_progress(progress) as report, self.index.writer(timeout_s) as writer:
             self._check_towers()
             job = update.Update(writer, self.encoders, ingest, progress=report, refresh=refresh)
-            return job.run(paths, **chosen)
+            done = job.run(paths, **chosen)
+        if done.n_sources:
+            done.warnings += language_warnings(self.index, self.encoders["text"])
+        return done
 
     def search(
         self,
@@ -386,6 +389,23 @@ class Engine:
                 make = registry.find("generator", name)
                 self._generator = make(**{k: v for k, v in table.items() if k not in known})
         return options, self._generator
+
+
+def language_warnings(index: Any, encoder: Encoder) -> list[str]:
+    """Say which languages are indexed that the text encoder was not trained on."""
+    known = getattr(encoder, "languages", None)
+    if known is None:
+        return []
+    counts = index.languages()
+    foreign = {name: n for name, n in counts.items() if name not in known}
+    if not foreign:
+        return []
+    told = ", ".join(f"{n} {name}" for name, n in sorted(foreign.items(), key=lambda i: -i[1])[:6])
+    return [
+        f"{sum(foreign.values())} sources are in languages that the text encoder was not trained "
+        f"on ({told}): search by meaning is weak there, search by words is not; see "
+        '`use = "sentence-transformers"` in the README for a multilingual encoder'
+    ]
 
 
 def contextual_progress(progress: bool | Progress) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -181,24 +182,17 @@ def scores_mixed(
 
     The sum is mapped to 0..1 by the logistic function.
     """
-    import math
-    import statistics
-
-    standard: dict[str, tuple[Mapping[int, float], float, float, float]] = {}
+    totals = dict.fromkeys((i for scores in lists.values() for i in scores), 0.0)
     for name, scores in lists.items():
-        values = list(scores.values())
-        if values:
-            spread = statistics.pstdev(values) or 1.0
-            standard[name] = (scores, statistics.fmean(values), spread, min(values))
-    fused = {}
-    for passage_id in {i for scores in lists.values() for i in scores}:
-        total = sum(
-            weights[name] * (scores.get(passage_id, low) - mean) / spread
-            for name, (scores, mean, spread, low) in standard.items()
-        )
-        # a list of equal scores has a spread of rounding errors only
-        fused[passage_id] = 1 / (1 + math.exp(-max(-50.0, min(50.0, total))))
-    return ranked(fused)
+        if not scores:
+            continue
+        mean = sum(scores.values()) / len(scores)
+        spread = math.sqrt(sum((s - mean) ** 2 for s in scores.values()) / len(scores)) or 1.0
+        low, scale = min(scores.values()), weights[name] / spread
+        for passage_id in totals:
+            totals[passage_id] += scale * (scores.get(passage_id, low) - mean)
+    # a list of equal scores has a spread of rounding errors only
+    return ranked({i: 1 / (1 + math.exp(-max(-50.0, min(50.0, t)))) for i, t in totals.items()})
 
 
 def select(

@@ -280,7 +280,11 @@ class FileRecord:
 
 @dataclass(slots=True)
 class AddReport:
-    """What one `add` did. Counts are files, except the last four."""
+    """What one `add` did.
+
+    Counts are files, except those of sources, passages and what was encoded. problems: files that
+    a person should know about. warnings: sentences on the index as a whole.
+    """
 
     n_seen: int = 0
     n_added: int = 0
@@ -296,6 +300,7 @@ class AddReport:
     n_encoded: int = 0
     seconds: float = 0.0
     problems: list[FileRecord] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

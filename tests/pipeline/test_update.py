@@ -284,3 +284,22 @@ def act(step: str, docs: Path, rng: random.Random, trash: list[tuple[Path, bytes
             shutil.copy(chosen, fresh)
             if step == "move":
                 chosen.unlink()
+
+
+class EnglishWords(HashedWords):
+    languages = frozenset({"en"})
+
+
+def test_a_foreign_text_under_an_english_encoder_is_warned_of(tmp_path: Path) -> None:
+    write(
+        tmp_path / "docs" / "en.txt", "The bridge over the river was built of stone and iron. " * 4
+    )
+    with make(tmp_path / "ix", EnglishWords()) as engine:
+        assert engine.add(tmp_path / "docs").warnings == []
+        german = "Die Brücke über den Fluss wurde aus Stein und Eisen gebaut und hält noch heute. "
+        write(tmp_path / "docs" / "de.txt", german * 4)
+        (warning,) = engine.add(tmp_path / "docs").warnings
+        assert "1 sources are in languages" in warning
+        assert "(1 de)" in warning
+    with make(tmp_path / "ix2") as engine:
+        assert engine.add(tmp_path / "docs").warnings == []
