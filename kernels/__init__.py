@@ -4,5 +4,10 @@ Nothing is imported here. `foveate.kernels.dispatch.paths()` says which path eac
 """
 
 REGISTRY = {
+    "attention": "foveate.kernels.attention:attention",
+    "block_attention": "foveate.kernels.block_attention:block_attention",
     "maxsim": "foveate.kernels.maxsim:maxsim",
+    "pooled_attention": "foveate.kernels.pooled_attention:pooled_attention",
+    "topk_attention": "foveate.kernels.topk_attention:topk_attention",
+    "window_attention": "foveate.kernels.window_attention:window_attention",
 }

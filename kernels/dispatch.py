@@ -16,7 +16,10 @@ from foveate.pipeline.errors import FoveateError, UnknownComponent
 if TYPE_CHECKING:
     import torch
 
+# "cpu" is blocked torch; it runs on a GPU too where there is no triton kernel
 BACKENDS = ("reference", "cpu", "triton")
+# operations that are attention with a mask: its kernel is theirs
+THROUGH_ATTENTION = ("block_attention", "pooled_attention", "window_attention")
 LOG = logging.getLogger(__name__)
 
 
@@ -29,13 +32,19 @@ class Path:
     reason: str
 
 
-def path(op: str, device: torch.device | str = "cpu", backend: str | None = None) -> Path:
+def path(
+    op: str,
+    device: torch.device | str = "cpu",
+    backend: str | None = None,
+    reason: str = "asked for",
+) -> Path:
     """Return the path of an operation for tensors on a device.
 
     Args:
         op: a name of `foveate.kernels.REGISTRY`.
         device: where the tensors are.
         backend: one of BACKENDS to insist on; None lets the device decide.
+        reason: why the backend is insisted on.
 
     Raises:
         UnknownComponent: if there is no such operation or backend.
@@ -50,7 +59,7 @@ def path(op: str, device: torch.device | str = "cpu", backend: str | None = None
     if backend == "triton" and lacking:
         raise FoveateError(f"kernel {op!r} cannot take the triton path: {lacking}")
     if backend is not None:
-        chosen = Path(op, backend, "asked for")
+        chosen = Path(op, backend, reason)
     elif kind == "cuda" and not lacking:
         chosen = Path(op, "triton", "the tensors are on a GPU and triton is installed")
     else:
@@ -70,7 +79,8 @@ def paths(device: torch.device | str | None = None) -> list[Path]:
 
 def _lacks_triton(op: str, kind: str) -> str:
     """Return why the triton path cannot be taken, or ''."""
-    module = REGISTRY[op].partition(":")[0] + "_triton"
+    kernel = "attention" if op in THROUGH_ATTENTION else op
+    module = REGISTRY[kernel].partition(":")[0] + "_triton"
     if importlib.util.find_spec(module) is None:
         return "this operation has no triton kernel: blocked torch runs on every device"
     if importlib.util.find_spec("triton") is None:
