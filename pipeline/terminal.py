@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from foveate.pipeline.protocols import Progress
-    from foveate.pipeline.types import Answer, Citation, Hit, Note, Passage
+    from foveate.pipeline.types import Answer, Citation, Hit, Note, Passage, Source
 
 # marks that reorder or hide what follows them on a terminal
 INVISIBLE = frozenset(
@@ -76,6 +76,11 @@ def size_text(n_bytes: float) -> str:
     return f"{n_bytes:.0f} {unit}" if unit == "B" or n_bytes >= 10 else f"{n_bytes:.1f} {unit}"
 
 
+def number(n: int, thing: str) -> str:
+    """Return '1 file' or '3 files'."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
 def matches(text: str, query: str) -> list[tuple[int, int]]:
     """Return [start, end) of every word of the text that the query has, whatever its ending."""
     asked = {terms.stem(w) for w in terms.words(query)}
@@ -111,6 +116,8 @@ def excerpt(text: str, query: str, max_chars: int = EXCERPT_CHARS) -> tuple[int,
         return len({terms.plain(part[a:b]) for a, b in matches(part, query)})
 
     start, end = max(spans, key=lambda span: (worth(span), -span[0]))
+    if not worth((start, end)):  # no word to show: the beginning says what it is about
+        end = max((e for _, e in spans if e - start <= max_chars), default=end)
     if end - start <= max_chars:
         return start, end
     lit = matches(text[start:end], query)
@@ -142,22 +149,32 @@ def lit(text: str, query: str, style: str = "bold yellow") -> Text:
     return shown
 
 
-def write(console: Console, text: str | Text, *, indent: int = 0) -> None:
-    """Print one item: wrapped under its indent on a terminal, on one line in a pipe."""
-    from rich.padding import Padding
+def write(console: Console, text: str | Text, *, indent: int = 0, mark: str = "") -> None:
+    """Print one item: wrapped under its indent on a terminal, on one line in a pipe.
+
+    mark: stands in the indent of the first line.
+    """
     from rich.text import Text
 
     line = text if isinstance(text, Text) else Text(text)
-    if console.is_terminal and console.width > indent + 12:
-        console.print(Padding(line, (0, 0, 0, indent)))
-    else:
-        console.print(Text(" " * indent) + line, soft_wrap=True)
+    width = console.width - indent
+    parts = line.wrap(console, width) if console.is_terminal and width > 12 else [line]
+    for part in parts:
+        console.print(Text(mark.ljust(indent)) + part, soft_wrap=True)
+        mark = ""
+
+
+def paged(source: Source) -> bool:
+    """Whether a page says more than the file's name does."""
+    if source.n_pages is None:
+        return not source.media_type.startswith("image/")
+    return source.n_pages > 1
 
 
 def place(passage: Passage) -> str:
     """Return where a passage stands: path, page or row."""
     where = short_path(passage.source.uri)
-    if passage.locator.page is not None and (passage.source.n_pages or 2) > 1:
+    if passage.locator.page is not None and paged(passage.source):
         where += f", page {passage.locator.page}"
     return where
 
@@ -165,7 +182,8 @@ def place(passage: Passage) -> str:
 def shown_title(passage: Passage) -> str:
     """Return the source's title; '' when it is only the file's name again."""
     title = passage.source.title or ""
-    return "" if title == os.path.splitext(passage.source.name)[0] else flat(title)
+    name = passage.source.name
+    return "" if title in (name, os.path.splitext(name)[0]) else flat(title)
 
 
 def picture_size(passage: Passage) -> str:
@@ -185,7 +203,7 @@ def print_hits(
 
     for rank, hit in enumerate(hits, start=1):
         passage = hit.passage
-        head = Text(f"{rank:>2}. ")
+        head = Text()
         if title := shown_title(passage):
             head.append(title, "bold").append("  ")
         head.append(place(passage), "cyan")
@@ -193,7 +211,7 @@ def print_hits(
             size = picture_size(passage)
             head.append(f"  {passage.modality}" + (f", {size}" if size else ""), "magenta")
         head.append(f"  {hit.score:.3f}", "dim").append(f"  {passage.label}", "dim")
-        write(console, head)
+        write(console, head, indent=4, mark=f"{rank:>2}. ")
         if passage.text.strip():
             start, end = excerpt(passage.text, query)
             line = lit(passage.text[start:end], query)
@@ -229,17 +247,17 @@ def print_answer(console: Console, answer: Answer) -> None:
         if not seen:
             console.print()
         seen.add(key)
-        line = Text(f"[{citation.marker}] ", "bold cyan")
-        line.append(cited_place(citation), "cyan").append(f"  {citation.passage.label}", "dim")
-        write(console, line)
+        line = Text(cited_place(citation), "cyan").append(f"  {citation.passage.label}", "dim")
+        write(console, line, indent=4, mark=f"[{citation.marker}] ")
         if citation.quote:
             write(console, lit(citation.quote, answer.question), indent=4)
 
 
 def cited_place(citation: Citation) -> str:
     """Return path, page and character span of a citation."""
-    parts = [short_path(citation.passage.source.uri)]
-    if citation.page is not None:
+    source = citation.passage.source
+    parts = [short_path(source.uri)]
+    if citation.page is not None and paged(source):
         parts.append(f"page {citation.page}")
     if citation.span is not None:
         parts.append(f"characters {citation.span[0]}-{citation.span[1]}")
@@ -264,9 +282,14 @@ def print_passage(console: Console, passage: Passage, parts: tuple[str, str, str
     from rich.text import Text
 
     head = Text(place(passage), "cyan").append(f"  {passage.label}", "dim")
+    if passage.modality in ("image", "page") and (size := picture_size(passage)):
+        head.append(f"  {passage.modality}, {size}", "magenta")
     if title := shown_title(passage):
         head = Text(title, "bold").append("  ").append_text(head)
     write(console, head)
+    if passage.locator.row is not None:  # a record: its other columns belong to what it says
+        fields = ", ".join(f"{k}: {v}" for k, v in passage.metadata.items())
+        write(console, Text(flat(fields), "dim"))
     for box in passage.locator.boxes[:8]:
         corners = f"{box.x0:.3f} {box.y0:.3f} {box.x1:.3f} {box.y1:.3f}"
         write(console, Text(f"box {corners}", "dim"))

@@ -367,6 +367,10 @@ def test_any_k_is_answered_or_refused(call, ask_json, place):
         ["show", "1", "--span", "9-3"],
         ["index", "no/such/folder"],
         ["models", "install", "gpt9"],
+        ["models", "uninstall"],
+        ["search", "x", "--depth"],
+        ["search", "x", "-k", "many"],
+        ["status", "--state", "gone"],
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(call, place, args):
@@ -375,6 +379,17 @@ def test_bad_input_is_one_line_and_exit_2(call, place, args):
     assert (code, out) == (2, "")
     assert err.startswith("foveate: ")
     assert len(err.splitlines()) == 1
+
+
+def test_a_mistyped_path_leaves_no_index_behind(call, tmp_path):
+    code, _, err = call("index", tmp_path / "no-such", "--index", tmp_path / "x.fov")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert not (tmp_path / "x.fov").exists()
+
+
+def test_a_type_goes_by_its_ending_too(ask_json, place):
+    found = ask_json("search", "lemons", "--type", "md", "--index", place)
+    assert {hit["type"] for hit in found["hits"]} == {"markdown"}
 
 
 def test_debug_shows_the_traceback(capsys, place):

@@ -60,6 +60,12 @@ def test_excerpt_is_the_sentence_with_the_words():
     assert text[start:end].strip() == "Lemons keep for four weeks in the cold."
 
 
+def test_excerpt_without_a_match_is_the_beginning():
+    text = "## Route\n\nFrom the pier to the island. Then home."
+    start, end = terminal.excerpt(text, "kayak")
+    assert (start, text[start:end]) == (0, text)
+
+
 @given(st.text(max_size=600), st.text(max_size=20))
 def test_excerpt_is_a_short_span_of_any_text(text, query):
     start, end = terminal.excerpt(text, query, 80)
