@@ -1,0 +1,71 @@
+"""LangChain's ways of calling the retriever agree, and only its file needs langchain-core."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foveate
+from foveate.pipeline.testing import HashedWords
+
+TEXTS = {
+    "loop.txt": "The cooling loop carries water past the reactor.",
+    "wing.txt": "A wing of high aspect ratio bends under load.",
+    "heat.txt": "Copper conducts heat better than steel does.",
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> foveate.Engine:
+    base = tmp_path_factory.mktemp("langchain")
+    for name, text in TEXTS.items():
+        (base / name).write_text(text)
+    engine = foveate.open(base / "ix", create=True, encoders={"text": HashedWords()})
+    engine.add(*(base / name for name in TEXTS))
+    return engine
+
+
+def test_every_way_of_calling_finds_the_same(engine: foveate.Engine) -> None:
+    from foveate.pipeline.langchain import FoveateRetriever
+
+    retriever = FoveateRetriever(engine=engine, k=2)
+    query = "wing aspect ratio"
+    found = retriever.invoke(query)
+    assert found[0].page_content == TEXTS["wing.txt"]
+    assert len(found) == 2
+    assert asyncio.run(retriever.ainvoke(query)) == found
+    assert retriever.batch([query, query]) == [found, found]
+    assert list(retriever.stream(query)) == [found]
+    assert len(retriever.invoke(query, k=1)) == 1
+
+
+def test_a_document_says_where_it_stands(engine: foveate.Engine) -> None:
+    from foveate.pipeline.langchain import FoveateRetriever
+
+    retriever = FoveateRetriever(engine=engine, k=3, where="name = 'heat.txt'")
+    (document,) = retriever.invoke("water")
+    place = document.metadata["foveate"]
+    assert document.id == place["label"]
+    assert Path(place["uri"]).name == "heat.txt"
+    start, end = place["span"]
+    assert document.page_content == TEXTS["heat.txt"][start:end]
+    assert 0 <= place["score"] <= 1
+
+
+def test_without_langchain_only_the_adapter_fails() -> None:
+    script = (
+        "import sys; sys.modules['langchain_core'] = None\n"
+        "import foveate, foveate.cli, foveate.pipeline.engine, foveate.pipeline.search\n"
+        "from foveate.pipeline.errors import MissingExtra\n"
+        "try:\n    import foveate.pipeline.langchain\n"
+        "except MissingExtra as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "needs langchain-core" in done.stdout
+    assert "pip install" in done.stdout
