@@ -145,7 +145,7 @@ def fuse(
     where they hold words; the two are then fused by rank, since cosines of two kinds do not
     compare.
     """
-    texts = {k: v for k, v in lists.items() if k in ("dense", "words")}
+    texts = {k: v for k, v in lists.items() if k in ("dense", "words") and v}
     pictures = lists.get("picture", {})
     weights = {"dense": options.dense_weight, "words": 1 - options.dense_weight}
     mix = scores_mixed if options.fusion == "score" else ranks_mixed

@@ -234,3 +234,16 @@ def test_scores_are_standardised_before_they_are_added() -> None:
     assert fused[1] == pytest.approx(0.5)
     assert fused[2] == pytest.approx(0.5)
     assert fused[3] == pytest.approx(1 / (1 + math.e))
+
+
+def test_pictures_alone_are_not_held_down_by_an_empty_list() -> None:
+    fused = search.fuse({"words": {}, "picture": {5: 0.3, 4: 0.2}}, search.SearchOptions())
+    assert list(fused) == [5, 4]
+    assert fused[5] == pytest.approx(1.0)
+
+
+def test_texts_and_pictures_alternate_and_a_picture_query_puts_pictures_first() -> None:
+    lists = {"dense": {1: 0.9, 2: 0.8}, "picture": {8: 0.3, 9: 0.2}}
+    options = search.SearchOptions()
+    assert list(search.fuse(lists, options)) == [1, 8, 2, 9]
+    assert list(search.fuse(lists, options, by_picture=True)) == [8, 9, 1, 2]
