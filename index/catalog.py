@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -142,6 +144,15 @@ class Catalog:
         db = self._take()
         try:
             yield db
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise
+        except (sqlite3.DatabaseError, zlib.error, struct.error, ValueError, KeyError) as error:
+            # SQLite quotes what it could not decode, line ends and all
+            why = " ".join(str(error).split())[:200]
+            raise CorruptIndex(
+                f"the catalogue {str(self.path)!r} cannot be read: {why}: restore the file, or "
+                "index the folder anew"
+            ) from error
         finally:
             if db.in_transaction:
                 db.rollback()

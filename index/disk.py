@@ -188,6 +188,16 @@ class DiskIndex:
         with self._catalog.reader() as db:
             yield from reading.all_sources(db)
 
+    def languages(self) -> dict[str, int]:
+        """Return {language: number of sources}, of those whose language is known."""
+        with self._catalog.reader() as db:
+            return dict(
+                db.execute(
+                    "SELECT language, count(*) FROM sources "
+                    "WHERE language IS NOT NULL GROUP BY language"
+                )
+            )
+
     def status(self) -> dict[str, Any]:
         """Return what is in the index and how it is searched, as JSON types."""
         return report.status(self)
@@ -325,13 +335,15 @@ class DiskIndex:
 
     def _repair(self) -> None:
         """Let words catch up that a killed writer left behind, if nobody is at it already."""
-        with self._catalog.reader() as db:
+        with self._catalog.snapshot() as db:
             folder, now = upkeep.words_folder(self.path, db), generation(db)
+            (n,) = db.execute("SELECT count(*) FROM passages").fetchone()
         try:
-            if Words(folder).generation == now:
+            words = Words(folder)
+            if (words.generation, words.n) == (now, n):
                 return
-        except CorruptIndex:
-            pass
+        except CorruptIndex as error:
+            _LOG.info("the words are built anew: %s", error)
         try:
             with self.writer():
                 pass

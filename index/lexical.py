@@ -1,7 +1,8 @@
 """Word search: BM25 by tantivy over terms that `terms.py` cuts, for texts and queries alike.
 
-tantivy sees terms joined by spaces and never parses a query. One document, the marker, carries
-the catalogue's generation, so that the words say by themselves which commit they hold.
+tantivy sees terms joined by spaces and never parses a query. Documents without words, the markers,
+carry the catalogue's generation, so that the words say by themselves which commit they hold: the
+highest of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foveate.index.terms import STOP_WORDS, Analyser, analyser
-from foveate.pipeline.errors import CorruptIndex, IndexWriteError
+from foveate.index.word_files import check_files, failing, reading, sweep_deletions, utf8_path
+from foveate.pipeline.errors import CorruptIndex
 
 if TYPE_CHECKING:
     from foveate.index.vectors import Allowed
@@ -33,6 +35,7 @@ TITLE_REPEATS = 2
 three, and better and faster than a field of its own with any weight."""
 MAX_QUERY_CHARS = 20_000
 _HEAP_BYTES = 64_000_000
+_MARKERS_MAX = 32
 _SET_MAX = 2_000  # passages that a query may name one by one; above it hits are sifted
 
 
@@ -67,17 +70,20 @@ class Words:
 
         self.folder = folder
         self._lock = threading.Lock()
-        try:
-            self._index = tantivy.Index.open(str(folder))
-            self._index.config_reader(reload_policy="manual")
-            self._index.reload()
-        except (ValueError, OSError) as error:
+        self._sound: set[str] = set()
+        check_files(folder, self._sound)
+        with reading(folder):
             if os.access(folder, os.W_OK):
-                raise CorruptIndex(f"cannot open the words {str(folder)!r}: {error}") from error
-            self._index = self._copied(folder)
-        self._schema = self._index.schema
-        self._searcher = self._index.searcher()
-        self.generation, self.last = self._marker()
+                self._index = tantivy.Index.open(utf8_path(folder))
+                self._index.config_reader(reload_policy="manual")
+                self._index.reload()
+            else:
+                self._index = self._copied(folder)
+            self._schema = self._index.schema
+            if self._schema != schema():
+                raise CorruptIndex(f"the words {str(folder)!r} hold other fields than expected")
+            self._searcher = self._index.searcher()
+            self.generation, self.last = self._marker()
 
     def _copied(self, folder: Path) -> Any:
         # tantivy takes a lock file even to read; where it may not write, it gets its own copy
@@ -85,44 +91,28 @@ class Words:
 
         copy = tempfile.mkdtemp(prefix="foveate-words-")
         weakref.finalize(self, shutil.rmtree, copy, ignore_errors=True)
-        try:
-            for entry in folder.iterdir():
-                if not entry.name.endswith(".lock"):
-                    shutil.copyfile(entry, os.path.join(copy, entry.name))
-            index = tantivy.Index.open(copy)
-        except (ValueError, OSError) as error:
-            raise CorruptIndex(f"cannot open the words {str(folder)!r}: {error}") from error
-        return index
+        for entry in folder.iterdir():
+            if not entry.name.endswith(".lock"):
+                shutil.copyfile(entry, os.path.join(copy, entry.name))
+        return tantivy.Index.open(copy)
 
     def reload(self) -> None:
         """See what was committed since."""
-        with self._lock:
-            try:
-                self._index.reload()
-            except (ValueError, OSError) as error:
-                raise CorruptIndex(
-                    f"cannot open the words {str(self.folder)!r}: {error}"
-                ) from error
+        with self._lock, reading(self.folder):
+            check_files(self.folder, self._sound)
+            self._index.reload()
             self._searcher = self._index.searcher()
             self.generation, self.last = self._marker()
 
     def _marker(self) -> tuple[int, int]:
-        import tantivy
-
-        query = tantivy.Query.exists_query("generation")
-        hits = self._searcher.search(query, 2, count=False).hits
-        if len(hits) != 1:
-            return -1, 0
-        address = [hits[0][1]]
-        return (
-            int(self._searcher.fast_field_values("generation", address)[0] or 0),
-            int(self._searcher.fast_field_values("last", address)[0] or 0),
-        )
+        found = markers(self._searcher)
+        self._n_markers = len(found)
+        return max(found, default=(-1, 0))
 
     @property
     def n(self) -> int:
         """How many passages are held."""
-        return max(0, int(self._searcher.num_docs) - 1)
+        return max(0, int(self._searcher.num_docs) - self._n_markers)
 
     def search(
         self,
@@ -142,6 +132,10 @@ class Words:
             query = self._only(query, field, np.flatnonzero(allowed.members).tolist())
         if modalities is not None:
             query = self._only(query, "modality", sorted(modalities))
+        with reading(self.folder):
+            return self._best(query, k, allowed)
+
+    def _best(self, query: Any, k: int, allowed: Allowed | None) -> tuple[Floats, Ints]:
         searcher = self._searcher
         limit = k if allowed is None else 4 * k
         while True:
@@ -205,6 +199,17 @@ def query_groups(text: str, analysers: list[Analyser]) -> list[tuple[tuple[str, 
     return list(chosen.items())[:MAX_QUERY_TERMS]
 
 
+def markers(searcher: Any) -> list[tuple[int, int]]:
+    """Return (generation, last passage id) of each marker."""
+    import tantivy
+
+    query = tantivy.Query.exists_query("generation")
+    addresses = [hit[1] for hit in searcher.search(query, 10 * _MARKERS_MAX, count=False).hits]
+    generations = searcher.fast_field_values("generation", addresses)
+    lasts = searcher.fast_field_values("last", addresses)
+    return [(int(g or 0), int(p or 0)) for g, p in zip(generations, lasts, strict=True)]
+
+
 class WordsWriter:
     """Bring a folder of tantivy files to the catalogue's newest commit."""
 
@@ -214,23 +219,22 @@ class WordsWriter:
         self.folder = folder
         self.title_repeats = title_repeats
         with failing(folder):
-            self._index = tantivy.Index(schema(), path=str(folder))
-            self._writer = self._index.writer(heap_size=_HEAP_BYTES, num_threads=1)
+            sweep_deletions(folder)
+            self._index = tantivy.Index(schema(), path=utf8_path(folder))
+            self._writer = self._start()
 
     def update(
         self, added: Iterator[WordDocument], removed: Iterable[int], generation: int, last: int
     ) -> None:
-        """Apply one or more commits of the catalogue as one of tantivy's."""
+        """Apply commits of the catalogue; until their marker is in, they can be applied again."""
         import tantivy
 
+        gone = list(removed)
         with failing(self.folder):
-            gone = list(removed)
-            for start in range(0, len(gone), _SET_MAX):
-                # delete_documents_by_term makes a signed term, which no unsigned field holds
-                query = tantivy.Query.term_set_query(
-                    self._index.schema, "id", gone[start : start + _SET_MAX]
-                )
-                self._writer.delete_documents_by_query(query)
+            self._index.reload()
+            passed = sorted(g for g, _ in markers(self._index.searcher()))[:-1]
+            if gone or len(passed) >= _MARKERS_MAX:
+                self._erase(gone, passed)
         for passage in added:
             document = _document(passage, self.title_repeats)
             with failing(self.folder):
@@ -239,7 +243,6 @@ class WordsWriter:
             marker = tantivy.Document()
             marker.add_unsigned("generation", generation)
             marker.add_unsigned("last", last)
-            self._writer.delete_documents_by_query(tantivy.Query.exists_query("generation"))
             self._writer.add_document(marker)
             self._writer.commit()
 
@@ -249,22 +252,27 @@ class WordsWriter:
         for entry in self.folder.iterdir():
             entry.chmod(0o600)
 
+    def _start(self) -> Any:
+        return self._index.writer(heap_size=_HEAP_BYTES, num_threads=1)
 
-class failing:
-    """Turn tantivy's errors into ours."""
+    def _erase(self, passages: list[int], generations: list[int]) -> None:
+        """Delete documents, while no merge runs and in a commit of its own.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        tantivy 0.27 starts merges when it takes in a new segment. One that starts while a commit
+        applies deletions can bring deleted documents back.
+        """
+        import tantivy
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, ValueError | OSError):
-            raise IndexWriteError(
-                f"could not write the words {str(self.folder)!r}: {error}; every committed source "
-                "is kept and the words are brought up to date by the next writer"
-            ) from error
+        self._writer.wait_merging_threads()
+        self._writer = self._start()
+        for field, values in (("id", passages), ("generation", generations)):
+            for start in range(0, len(values), _SET_MAX):
+                # delete_documents_by_term makes a signed term, which no unsigned field holds
+                query = tantivy.Query.term_set_query(
+                    self._index.schema, field, values[start : start + _SET_MAX]
+                )
+                self._writer.delete_documents_by_query(query)
+        self._writer.commit()
 
 
 def _document(passage: WordDocument, title_repeats: int) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from foveate.index.storage import write_file
+from foveate.index.storage import checksum, write_file
 from foveate.pipeline.errors import CorruptIndex
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def write_segment(path: Path, parts: list[Rows], dim: int) -> tuple[int, int]:
     return n, crc
 
 
-def open_segment(path: Path, n: int, dim: int) -> Rows:
-    """Map a segment into memory; nothing but the small columns is read.
+def open_segment(path: Path, n: int, dim: int, crc: int) -> Rows:
+    """Map a segment into memory, once all of it has been compared with its CRC.
 
     Raises:
         CorruptIndex: it is missing, cut, or not what the catalogue says.
@@ -117,6 +117,15 @@ def open_segment(path: Path, n: int, dim: int) -> Rows:
         raise CorruptIndex(
             f"the vectors {str(path)!r} are damaged: expected {n} x {dim} in {want} bytes, "
             f"got {size} bytes: restore the file, or index the folder anew"
+        )
+    try:
+        is_sound = checksum(path) == crc
+    except OSError as error:
+        raise CorruptIndex(f"cannot read the vectors {str(path)!r}: {error}") from error
+    if not is_sound:
+        raise CorruptIndex(
+            f"the vectors {str(path)!r} are damaged (checksum): restore the file, or index the "
+            "folder anew"
         )
     column = np.fromfile(path, dtype="<i8", count=2 * n, offset=_HEADER.size)
     kinds = np.fromfile(path, dtype="u1", count=n, offset=_HEADER.size + 16 * n)

@@ -66,6 +66,10 @@ class WordsKeeper:
             self._writer = None
             self.rebuild(db)
             return
+        except BaseException:
+            # a writer that took a part of it would write that part twice
+            self._writer = None
+            raise
         self._state = (now, top)
 
     def rebuild(self, db: sqlite3.Connection) -> None:

@@ -266,10 +266,10 @@ def load_snapshot(
     known = {s.name: s for s in previous.segments} if previous else {}
     segments = []
     listed = db.execute(
-        "SELECT name, n FROM segments WHERE role = ? ORDER BY position", (tower.role,)
+        "SELECT name, n, crc FROM segments WHERE role = ? ORDER BY position", (tower.role,)
     ).fetchall()
-    for name, n in listed:
-        rows = known.get(name) or Segment(name, open_segment(folder / name, n, tower.dim))
+    for name, n, crc in listed:
+        rows = known.get(name) or Segment(name, open_segment(folder / name, n, tower.dim, crc))
         segments.append(rows)
     dead = np.fromiter((r[0] for r in db.execute("SELECT passage FROM removed")), dtype=np.int64)
     snapshot = Snapshot(tower, layout, segments, dead)
