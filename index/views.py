@@ -124,7 +124,8 @@ class Views:
         by_source = not filters.uses_passages(tree)
         condition, bound = filters.to_sql(tree)
         with self._catalog.snapshot() as db:
-            key = (generation(db), tree)
+            # not the tree: Python takes true for 1, and they are two filters
+            key = (generation(db), condition, tuple(bound))
             with here._lock:
                 if key in here._filters:
                     return here._filters[key]
@@ -148,7 +149,7 @@ class Views:
         self._snapshots: dict[str, tuple[int, Snapshot]] = {}
         self._opened: tuple[Path, Words] | None = None
         self._known: tuple[int, tuple[str | None, ...], frozenset[int]] | None = None
-        self._filters: OrderedDict[tuple[int, filters.Filter], Allowed] = OrderedDict()
+        self._filters: OrderedDict[tuple[int, str, tuple[object, ...]], Allowed] = OrderedDict()
 
     def _here(self) -> Views:
         if self._pid != os.getpid():

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import config as configuration
 from foveate.pipeline import registry
-from foveate.pipeline.errors import ConfigError, FoveateError, IndexNotFound, SpaceMismatch
+from foveate.pipeline.errors import (
+    ConfigError,
+    FoveateError,
+    IndexNotFound,
+    IndexWriteError,
+    SpaceMismatch,
+)
 from foveate.pipeline.types import AddReport, Answer, Box, FileRecord, Hit, Passage
 
 if TYPE_CHECKING:
@@ -55,17 +61,24 @@ def open(
     place = locate(path, create=create)
     kind, options = settings.component("index")
     factory = registry.find("index", kind)
-    if not place.exists():
+    try:
+        index = factory.open(place, **options)
+    except IndexNotFound:
         if not create:
-            raise IndexNotFound(
-                f"no index at {os.fspath(place)!r}: make one with `foveate index PATH...`"
-            )
+            raise
         chosen = make_encoders(settings) if encoders is None else encoders
-        index = factory.create(
-            place, towers=towers(chosen), settings=built_with(settings), **options
-        )
-        return Engine(index, settings, chosen)
-    index = factory.open(place, **options)
+        try:
+            index = factory.create(
+                place, towers=towers(chosen), settings=built_with(settings), **options
+            )
+        except IndexWriteError as error:
+            # unless another process made it in the meantime
+            try:
+                index = factory.open(place, **options)
+            except IndexNotFound:
+                raise error from None
+        else:
+            return Engine(index, settings, chosen)
     if encoders is None:
         settings = keep_build(settings, index.settings)
         encoders = make_encoders(settings)
@@ -143,7 +156,8 @@ def keep_build(settings: Config, stored: Mapping[str, Any]) -> Config:
                 f"the index was built with {role} encoder {built!r}, but {origin} asks for "
                 f"{asked!r}: drop that setting, or build a new index with it"
             )
-    kept = {k: v for k, v in stored.items() if k.startswith("encoders.")}
+    kept = {f"encoders.{role}.use": "none" for role in ROLES}
+    kept |= {k: v for k, v in stored.items() if k.startswith("encoders.")}
     return settings.override(kept, "index")
 
 
@@ -270,7 +284,7 @@ class Engine:
         from foveate.pipeline import answer
 
         options, generator = self._answering(extractive)
-        hits = self.search(text, k=k or options.candidates, where=where)
+        hits = self.search(text, k=options.candidates if k is None else k, where=where)
         return answer.answer(
             text,
             hits,

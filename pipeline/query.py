@@ -54,6 +54,9 @@ def parse(
         QueryError: for an empty query, k < 1, an unknown mode, modality or group, or a picture
             that cannot be opened.
     """
+    for name, given in (("text", text), ("where", where)):
+        if given is not None and not isinstance(given, str):
+            raise QueryError(f"{name} must be a text, got {given!r:.80}")
     words = _tidy(text or "")
     picture = None if image is None else _open(image)
     if not words and picture is None:
@@ -86,7 +89,11 @@ def _tidy(text: str) -> str:
 def _modalities(modality: str | Sequence[str] | None) -> frozenset[Modality]:
     if modality is None:
         return frozenset(MODALITIES)
-    asked = [modality] if isinstance(modality, str) else list(modality)
+    asked = [modality] if not isinstance(modality, list | tuple | set | frozenset) else modality
+    if not asked:
+        raise QueryError(
+            f"modality is empty: name some of {', '.join(MODALITIES)}, or leave it out"
+        )
     for name in asked:
         if name not in MODALITIES:
             raise QueryError(f"modality must be one of {', '.join(MODALITIES)}, got {name!r}")
@@ -94,14 +101,18 @@ def _modalities(modality: str | Sequence[str] | None) -> frozenset[Modality]:
 
 
 def _open(image: Image | str | os.PathLike[str]) -> Image:
+    """Return a picture upright and in RGB, as those are that are indexed."""
     from PIL import Image as Pillow
+    from PIL import ImageOps
 
-    if isinstance(image, Pillow.Image):
-        return image.convert("RGB")
     from foveate.pipeline.errors import LoadError
+    from foveate.pipeline.ingest.colours import to_rgb
     from foveate.pipeline.ingest.image import open_picture
 
     try:
+        if isinstance(image, Pillow.Image):
+            image.load()
+            return to_rgb(ImageOps.exif_transpose(image))[0]
         return open_picture(image)
-    except (OSError, LoadError) as error:
-        raise QueryError(f"cannot read the picture {str(image)!r}: {error}") from error
+    except (OSError, LoadError, TypeError) as error:
+        raise QueryError(f"cannot read the picture {image!r:.200}: {error}") from error

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from foveate.pipeline.errors import SpaceMismatch
+from foveate.pipeline.errors import QueryError, SpaceMismatch
 from foveate.pipeline.types import Hit, Passage
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TEXTS = frozenset({"text", "table"})
 PICTURES = frozenset({"image", "page"})
+MOST_COMPARED = 1000  # of the best hits each is compared with all others; further down words decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +67,17 @@ def search(
     """Return at most k hits, best first; fewer when fewer match.
 
     Raises:
-        QueryError: for a filter that cannot be read.
+        QueryError: for a filter that cannot be read, or a picture where none can be compared.
         SpaceMismatch: if an encoder is not the one that the index was built with.
     """
+    for role, encoder in encoders.items():
+        check_tower(index, role, encoder)
+    if query.image is not None and "image" not in encoders:
+        raise QueryError("this index has no encoder for pictures: ask it with words only")
+    vectors = query_vectors(encoders, query, options) if query.mode != "words" else {}
     depth = max(options.depth, 4 * query.k)
     while True:
-        found = retrieve(index, encoders, query, depth, options)
+        found = retrieve(index, query, vectors, depth)
         fused = fuse(found.lists, options, by_picture=query.image is not None)
         hits = select(index, query, fused, found, options)
         exhausted = all(len(some) < depth for some in found.lists.values())
@@ -80,22 +86,15 @@ def search(
         depth *= 4
 
 
-def retrieve(
-    index: Any, encoders: Mapping[str, Encoder], query: Query, depth: int, options: SearchOptions
-) -> Candidates:
+def retrieve(index: Any, query: Query, vectors: Mapping[str, Floats], depth: int) -> Candidates:
     """Ask every list that the query and the wanted modalities allow for its best candidates."""
     found = Candidates()
-    for role, encoder in encoders.items():
-        check_tower(index, role, encoder)
     texts, pictures = query.modalities & TEXTS, query.modalities & PICTURES
     if query.text and query.mode != "dense":
         found.put(
             "words",
             *index.search_words(query.text, depth, where=query.where, modalities=query.modalities),
         )
-    if query.mode == "words":
-        return found
-    vectors = query_vectors(encoders, query, options)
     for stage, role, wanted in (("dense", "text", texts), ("picture", "image", pictures)):
         if role in vectors and wanted:
             scores, ids = index.search_vectors(
@@ -230,7 +229,7 @@ def select(
                     {s: r[passage.id] for s, r in ranks.items() if passage.id in r},
                 )
             )
-        if query.collapse:
+        if query.collapse and (len(hits) >= query.k or start + step >= len(order)):
             hits = collapse(index, hits, options)
         if len(hits) >= query.k:
             break
@@ -238,7 +237,10 @@ def select(
 
 
 def collapse(index: Any, hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
-    """Fold each hit into a better one that says the same; `duplicates` names the folded ids."""
+    """Fold each hit into a better one that says the same; `duplicates` names the folded ids.
+
+    Vectors are compared among the first `MOST_COMPARED` hits, words among all.
+    """
     twins: dict[int, int] = {}
     for role, modalities, limit in (
         ("text", TEXTS, options.same_text),
@@ -246,7 +248,8 @@ def collapse(index: Any, hits: Sequence[Hit], options: SearchOptions) -> list[Hi
     ):
         some = [h.passage for h in hits if h.passage.modality in modalities]
         if len(some) > 1 and role in index.towers:
-            twins |= _twins(some, index.vectors([p.id for p in some], role), limit)
+            near = [p.id for p in some[:MOST_COMPARED]]
+            twins |= _twins(some, index.vectors(near, role), limit)
     folded: dict[int, list[int]] = {}
     for hit in hits:
         if hit.passage.id in twins:
@@ -259,7 +262,10 @@ def collapse(index: Any, hits: Sequence[Hit], options: SearchOptions) -> list[Hi
 
 
 def _twins(passages: Sequence[Passage], vectors: Floats, limit: float) -> dict[int, int]:
-    """Return {id of a passage: id of the first one that it repeats}."""
+    """Return {id of a passage: id of the first one that it repeats}.
+
+    vectors: (n, d) float32, of the first n passages; a row of NaN repeats none.
+    """
     import numpy as np
 
     clean = np.nan_to_num(vectors)
@@ -269,7 +275,8 @@ def _twins(passages: Sequence[Passage], vectors: Floats, limit: float) -> dict[i
     first: dict[str, int] = {}
     for j, passage in enumerate(passages):
         same = first.get(words[j]) if passage.modality in TEXTS else None
-        near = [i for i in np.flatnonzero(alike[j, :j]).tolist() if passages[i].id not in twins]
+        row = alike[j, :j] if j < len(alike) else ()
+        near = [i for i in np.flatnonzero(row).tolist() if passages[i].id not in twins]
         if same is not None:
             near.append(same)
         if near:
@@ -290,7 +297,12 @@ def check_tower(index: Any, role: str, encoder: Encoder) -> None:
         SpaceMismatch: naming both.
     """
     stored = index.towers.get(role)
-    if stored is not None and stored.tower != encoder.tower:
+    if stored is None:
+        raise SpaceMismatch(
+            f"the index was built without a tower for {role!r}, but {encoder.tower!r} is "
+            "configured: leave it out, or build a new index with it"
+        )
+    if stored.tower != encoder.tower:
         raise SpaceMismatch(
             f"the index was built with {role} tower {stored.tower!r}, but {encoder.tower!r} is "
             "configured: use the former, or build a new index with the latter"
