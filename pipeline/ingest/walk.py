@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from foveate.pipeline.types import Note
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
+# links between folders can make more paths than there are atoms
+_MAX_WAYS = 16
 _IGNORE_FILES = (".gitignore", ".foveateignore")
 # never worth a look and often huge
 _SKIPPED_FOLDERS = frozenset(
@@ -76,6 +79,7 @@ class _Walker:
         self.exclude = _spec(exclude) if exclude else None
         self.ignore_files = ignore_files
         self.seen: set[str] = set()
+        self.visits: Counter[tuple[int, int]] = Counter()
 
     def below(self, root: str) -> Iterator[Found]:
         if os.path.isdir(root):
@@ -98,6 +102,10 @@ class _Walker:
             identity = (status.st_dev, status.st_ino)
             if identity in above:
                 yield _skipped(folder, "a symlink loop: it leads to a folder above it")
+                continue
+            self.visits[identity] += 1
+            if self.visits[identity] > _MAX_WAYS and folder != root:
+                yield _skipped(folder, f"a folder that {_MAX_WAYS} other paths lead to, read there")
                 continue
             if folder != root and _is_index({entry.name for entry in entries}, folder):
                 continue

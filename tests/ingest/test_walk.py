@@ -177,3 +177,17 @@ def test_a_very_deep_folder_is_walked(tmp_path):
     folder.mkdir(parents=True)
     (folder / "deep.txt").write_text("x")
     assert names(walk(tmp_path)) == ["deep.txt"]
+
+
+def test_links_that_multiply_paths_end(tmp_path):
+    n = 40
+    for i in range(n):
+        (tmp_path / f"d{i}").mkdir()
+    (tmp_path / f"d{n - 1}" / "x.txt").write_text("x")
+    for i in range(n - 1):
+        for name in "ab":
+            (tmp_path / f"d{i}" / name).symlink_to(f"../d{i + 1}")
+    found = list(walk([tmp_path / "d0"]))
+    assert 1 <= sum(item.note is None for item in found) <= 16
+    assert len(found) < 50 * n
+    assert any("other paths" in item.note.message for item in found if item.note)
