@@ -111,17 +111,19 @@ def load(
         raise ConfigError(f"no configuration file {str(path)!r}")
     files = [p for p in (user_file(), local) if p.is_file()]
     tables = [(str(p), _read(p)) for p in files]
-    if preset is None:
-        preset = os.environ.get("FOVEATE_PRESET")
-    if preset is None:
-        preset = next((t["preset"] for _, t in reversed(tables) if "preset" in t), DEFAULT_PRESET)
+    chosen = [(origin, t["preset"]) for origin, t in tables if "preset" in t]
+    if "FOVEATE_PRESET" in os.environ:
+        chosen.append(("environment", os.environ["FOVEATE_PRESET"]))
+    if preset is not None:
+        chosen.append(("option", preset))
+    named_by, preset = chosen[-1] if chosen else ("default", DEFAULT_PRESET)
     settings: dict[str, Setting] = {}
     for origin, table in [(f"preset {preset}", _read_preset(preset)), *tables]:
         for key, value in _flatten(table):
             if key != "preset":
                 _check_key(key, origin)
                 _place(settings, Setting(key, value, origin))
-    settings["preset"] = Setting("preset", preset, "default" if not tables else "option")
+    settings["preset"] = Setting("preset", preset, named_by)
     return (
         Config(settings).override(_environment(), "environment").override(overrides or {}, "option")
     )

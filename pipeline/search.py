@@ -14,7 +14,7 @@ from foveate.pipeline.types import Hit, Passage
 if TYPE_CHECKING:
     from foveate.pipeline.protocols import Encoder
     from foveate.pipeline.query import Query
-    from foveate.pipeline.types import Floats
+    from foveate.pipeline.types import Floats, Ints
 
 TEXTS = frozenset({"text", "table"})
 PICTURES = frozenset({"image", "page"})
@@ -60,6 +60,16 @@ class Candidates:
             int(i): float(s) for s, i in zip(scores, ids, strict=True) if int(i) >= 0
         }
 
+    def put_pictures(self, index: Any, asked: Floats, ids: Ints) -> None:
+        """Compare what a picture or the words found with both: asked (2, d), ids (2, k)."""
+        import numpy as np
+
+        every = np.unique(ids[ids >= 0])
+        cosines = asked @ np.nan_to_num(index.vectors(every, "image")).T
+        for stage, scores in zip(("picture", "picture_text"), cosines, strict=True):
+            order = np.lexsort((every, -scores))
+            self.put(stage, scores[order], every[order])
+
 
 def search(
     index: Any, encoders: Mapping[str, Encoder], query: Query, options: SearchOptions
@@ -100,7 +110,10 @@ def retrieve(index: Any, query: Query, vectors: Mapping[str, Floats], depth: int
             scores, ids = index.search_vectors(
                 role, vectors[role], depth, where=query.where, modalities=wanted
             )
-            found.put(stage, scores[0], ids[0])
+            if len(ids) == 1:
+                found.put(stage, scores[0], ids[0])
+            else:
+                found.put_pictures(index, vectors[role], ids)
     return found
 
 
@@ -109,8 +122,9 @@ def query_vectors(
 ) -> dict[str, Floats]:
     """Return {role: (1, d) float32}: what is asked, in each space that can be compared with it.
 
-    Encoders of one space share the query's vector. A picture with words is their weighted sum; a
-    picture reaches texts only where the two share a space.
+    Encoders of one space share the query's vector. A picture asked with words gives (2, d) for
+    pictures, itself and the words, since cosines of the two kinds do not add up; for texts, which
+    it reaches only where the two share a space, their weighted sum.
     """
     import numpy as np
 
@@ -125,13 +139,15 @@ def query_vectors(
         vectors["image"] = vectors["text"] if joint else image.encode_queries([query.text])
     if query.image is not None:
         picture = image.encode_queries([query.image])
+        mixed = picture
         if query.text:
             w = options.picture_text_weight
-            picture = (1 - w) * picture + w * vectors["image"]
-            picture = picture / np.linalg.norm(picture, axis=1, keepdims=True)
-        vectors["image"] = picture.astype(np.float32)
+            mixed = (1 - w) * picture + w * vectors["image"]
+            mixed = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+            picture = np.concatenate([picture, vectors["image"]])
+        vectors["image"] = np.ascontiguousarray(picture, dtype=np.float32)
         if joint:
-            vectors["text"] = vectors["image"]
+            vectors["text"] = mixed.astype(np.float32)
     return vectors
 
 
@@ -140,15 +156,21 @@ def fuse(
 ) -> dict[int, float]:
     """Return {passage id: fused score in 0..1}, best first, ties by id.
 
-    Texts are fused from their dense and their words list; pictures from theirs and the words list
-    where they hold words; the two are then fused by rank, since cosines of two kinds do not
-    compare.
+    Texts are fused from their dense and their words list. Pictures that are asked by a picture
+    and words are fused from their likeness to either. The two kinds are then fused by rank, since
+    their cosines do not compare.
     """
     texts = {k: v for k, v in lists.items() if k in ("dense", "words") and v}
     pictures = lists.get("picture", {})
+    if "picture_text" in lists:
+        asked = {"picture": pictures, "picture_text": lists["picture_text"]}
+        w = options.picture_text_weight
+        pictures = scores_mixed(asked, {"picture": 1 - w, "picture_text": w})
     weights = {"dense": options.dense_weight, "words": 1 - options.dense_weight}
-    mix = scores_mixed if options.fusion == "score" else ranks_mixed
-    fused = mix(texts, weights, options.rank_constant)
+    if options.fusion == "score":
+        fused = scores_mixed(texts, weights)
+    else:
+        fused = ranks_mixed(texts, weights, options.rank_constant)
     if not pictures:
         return fused
     if not texts:
@@ -175,7 +197,7 @@ def ranks_mixed(
 
 
 def scores_mixed(
-    lists: Mapping[str, Mapping[int, float]], weights: Mapping[str, float], constant: int
+    lists: Mapping[str, Mapping[int, float]], weights: Mapping[str, float]
 ) -> dict[int, float]:
     """Add standardised scores; a passage that a list lacks gets that list's lowest score.
 

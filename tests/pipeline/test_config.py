@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.pipeline import config
+from foveate.pipeline import config, engine, registry
 from foveate.pipeline.errors import ConfigError, UnknownComponent
 from foveate.pipeline.search import SearchOptions
 
@@ -24,6 +24,24 @@ def test_every_preset_names_a_component_for_each_stage() -> None:
         loaded = config.load(name)
         for table in ("encoders.text", "encoders.image", "index", "generate"):
             assert loaded.component(table)[0]
+
+
+def test_every_preset_fits_the_components_that_it_names() -> None:
+    for name in config.preset_names():
+        loaded = config.load(name)
+        assert set(engine.make_encoders(loaded)) == {"text", "image"}
+        kind, options = loaded.component("generate")
+        registry.find("generator", kind)(**options)
+
+
+def test_who_named_the_preset_is_said(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (alone / "foveate.toml").write_text("[search]\ndepth = 3\n")
+    assert config.load().origin("preset") == "default"
+    (alone / "foveate.toml").write_text('preset = "gpu"\n')
+    assert (config.load().get("preset"), config.load().origin("preset")) == ("gpu", "foveate.toml")
+    monkeypatch.setenv("FOVEATE_PRESET", "standard")
+    assert config.load().origin("preset") == "environment"
+    assert config.load("offline").origin("preset") == "option"
 
 
 def test_the_order_of_precedence(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
