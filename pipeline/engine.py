@@ -20,6 +20,7 @@ from foveate.pipeline.errors import (
     FoveateError,
     IndexNotFound,
     IndexWriteError,
+    QueryError,
     SpaceMismatch,
 )
 from foveate.pipeline.types import AddReport, Answer, Box, FileRecord, Hit, Passage
@@ -283,6 +284,13 @@ class Engine:
         """
         from foveate.pipeline import answer
 
+        def boxes(source_id: str, span: tuple[int, int]) -> list[tuple[int, Box]]:
+            # a writer may have taken the source away since it was found
+            try:
+                return self.boxes(source_id, span)
+            except QueryError:
+                return []
+
         options, generator = self._answering(extractive)
         hits = self.search(text, k=options.candidates if k is None else k, where=where)
         return answer.answer(
@@ -292,7 +300,7 @@ class Engine:
             encoder=self.encoders["text"],
             generator=generator,
             options=options,
-            boxes=self.boxes,
+            boxes=boxes,
         )
 
     def show(self, hit: str | int) -> Passage:

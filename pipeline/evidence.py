@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from foveate.pipeline import terms
+from foveate.pipeline.errors import QueryError
 from foveate.pipeline.ingest.sentences import sentences
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ WEIGHTS: Mapping[str, float] = {
 # must come: chosen on the same questions
 OPEN, LINK, NEAR = 0.3, 0.5, 0.85
 LONGEST_SENTENCE = 1200  # code points: text without sentence ends is cut, or one quote is a page
+LONGEST_RECORD = 300
+RECORD = re.compile(r"[^\s:][^:\n]{0,59}: .*(?:\n[^\s:][^:\n]{0,59}: .*)+")
 TITLE_CHARS = 80
 MOST_SENTENCES = 160  # encoded for one question; the rest are left out by word overlap
 
@@ -139,7 +143,11 @@ def split(hits: Sequence[Hit], texts: Callable[[str], str], notes: list[str]) ->
         span = passage.locator.span
         if span is None or not passage.text.strip():
             continue
-        source = texts(passage.source.id)
+        try:
+            source = texts(passage.source.id)
+        except QueryError:
+            notes.append(f"{passage.label} left out: it has left the index since it was found")
+            continue
         if source[span[0] : span[1]] != passage.text:
             notes.append(f"{passage.label} left out: its text is not at its place in the source")
             continue
@@ -158,9 +166,13 @@ def split(hits: Sequence[Hit], texts: Callable[[str], str], notes: list[str]) ->
 
 
 def pieces(text: str) -> list[tuple[int, int]]:
-    """Return the spans of the sentences, without outer blanks, none longer than the limit."""
+    """Return the spans of the sentences, without outer blanks, none longer than the limit.
+
+    A short record, `name: value` a line, is one: its values say nothing apart.
+    """
     spans: list[tuple[int, int]] = []
-    for start, end in sentences(text):
+    whole = len(text) <= LONGEST_RECORD and RECORD.fullmatch(text.strip())
+    for start, end in [(0, len(text))] if whole else sentences(text):
         while end - start > LONGEST_SENTENCE:
             cut = text.rfind(" ", start + LONGEST_SENTENCE // 2, start + LONGEST_SENTENCE)
             cut = cut if cut > start else start + LONGEST_SENTENCE

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 import foveate
+from foveate.pipeline import evidence, search
 from foveate.pipeline import query as queries
-from foveate.pipeline import search
 from foveate.pipeline.errors import FoveateError, IndexWriteError, QueryError, SpaceMismatch
 from foveate.pipeline.testing import HashedWords
 
@@ -161,3 +161,47 @@ def test_folding_many_hits_takes_neither_memory_nor_a_hit(
         assert sorted(kept + away) == sorted(h.passage.id for h in every)
         texts = [h.passage.text for h in folded]
         assert len(set(texts)) == len(texts)
+
+
+def test_a_short_record_is_quoted_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "t.csv").write_text("city,mayor\nAlder,Ann Lee\nBirch,Tom Ray\n")
+    with foveate.open(tmp_path / "ix", create=True, encoders={"text": HashedWords()}) as engine:
+        engine.add(folder)
+        answer = engine.ask("Who is the mayor of the city of Birch?")
+        assert answer.citations
+        for c in answer.citations:
+            assert c.span is not None
+            assert engine.text(c.passage.source.id)[c.span[0] : c.span[1]] == c.quote
+        assert "Tom Ray" in answer.citations[0].quote
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [
+        ("a: b\nc: d", 1), ("a: b", 1), ("Note: this holds. That too.\nIt ends here.", 3),
+        ("a: b\n\nc: d", 2), ("city: Birch\npopulation: 72000", 1),
+    ],
+)  # fmt: skip
+def test_only_records_are_kept_in_one_piece(text: str, n: int) -> None:
+    spans = evidence.pieces(text)
+    assert len(spans) == n
+    assert "".join("".join(text[a:b].split()) for a, b in spans) == "".join(text.split())
+
+
+def test_what_is_removed_between_search_and_answer_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path, [{"text": "The stone weighs 40 tons."}]) as engine:
+        found = engine.search
+
+        def removing(*args: object, **options: object) -> list[foveate.Hit]:
+            hits = found(*args, **options)
+            engine.remove(tmp_path / "docs")
+            return hits
+
+        monkeypatch.setattr(engine, "search", removing)
+        answer = engine.ask("How heavy is the stone?")
+        assert not answer.answered
+        assert "left the index" in answer.trace["evidence"]["notes"][0]
