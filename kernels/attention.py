@@ -73,16 +73,20 @@ class Softmax:
         if not logits.shape[-1]:
             sums = logits.new_full(logits.shape[:-1], 0.0 if self.zero else -torch.inf)
             return logits, sums
-        sums = logits.logsumexp(-1)
-        blind = (sums == -torch.inf)[..., None]
+        highest = logits.amax(-1, keepdim=True)
+        blind = highest == -torch.inf
         if bool(blind.any()):
             # exp(-inf + inf) and its slope are NaN: such a row is computed as if it saw all
             weights, sums = self.weights(logits.masked_fill(blind, 0.0))
             nothing = 0.0 if self.zero else -torch.inf
             return weights.masked_fill(blind, 0.0), sums.masked_fill(blind[..., 0], nothing)
+        weights = torch.softmax(logits, -1)
+        # the largest weight is exp(highest - sum), so no second pass of exponentials is needed
+        sums = (highest - weights.amax(-1, keepdim=True).log())[..., 0]
         if self.zero:
+            weights = weights * torch.sigmoid(sums)[..., None]
             sums = torch.logaddexp(sums, torch.zeros_like(sums))
-        return torch.exp(logits - sums[..., None]), sums
+        return weights, sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,8 @@ def keep_largest(logits: Tensor, top: int) -> Tensor:
     """Set all but the `top` largest of the last axis to -inf; among equals the first are kept."""
     if top >= logits.shape[-1]:
         return logits
-    least = logits.detach().topk(top, dim=-1).values[..., -1:]
+    # only the least of them is wanted, so they are not sorted
+    least = logits.detach().topk(top, dim=-1, sorted=False).values.amin(-1, keepdim=True)
     above, tied = logits > least, logits == least
     room = top - above.sum(-1, keepdim=True)
     if bool((tied.sum(-1, keepdim=True) > room).any()):
@@ -242,6 +247,14 @@ def _blocked(
     wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
     outputs, sums = [], []
     no_sums = queries.new_empty((len(queries), 0))
+    whole = _whole(mask, keys.shape[1]) if fused else None
+    if whole is not None:
+        output = scaled_dot_product_attention(
+            queries[None], keys[None], values[None],
+            is_causal=whole == "causal", scale=score.scale,
+            enable_gqa=len(queries) != len(keys),
+        )  # fmt: skip
+        return output[0], no_sums
     for low, high, runs in masks.tiles(mask, TILE):
         shown = mask[low:high]
         arguments = (queries[:, low:high], keys, values, shown, runs, score, normaliser, wide)
@@ -308,6 +321,17 @@ def _fused_tile(
         scale=scale,
         enable_gqa=len(queries) != len(keys),
     )[0]
+
+
+def _whole(mask: Tensor, n_keys: int) -> str | None:
+    """Return "full" or "causal" if the mask is just that, so that one call serves all rows."""
+    if not len(mask) or not n_keys or mask.shape[1] != 1 or bool(mask[:, 0, 0].any()):
+        return None
+    ends = mask[:, 0, 1]
+    if bool((ends == n_keys).all()):
+        return "full"
+    steps = torch.arange(1, n_keys + 1, device=mask.device)
+    return "causal" if len(mask) == n_keys and torch.equal(ends, steps) else None
 
 
 def _places(runs: list[tuple[int, int]], device: torch.device) -> Tensor:

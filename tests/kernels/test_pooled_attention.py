@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from foveate.kernels import pooled_attention as module
 from foveate.kernels.attention import Score, Sigmoid, Softmax
 from foveate.kernels.pooled_attention import pooled_attention
 from foveate.pipeline.errors import ShapeError
@@ -53,6 +54,12 @@ def test_equals_the_reference(normaliser, rms):
         score=score, normaliser=normaliser, backend="reference",
     )  # fmt: skip
     assert rms(got, want) < 1e-5
+
+
+def test_long_items_are_pooled_in_place(monkeypatch, rms):
+    monkeypatch.setattr(module, "LONG", 60)
+    q, k, v, offsets = make([5, 0, 1, 30, 12, 12])
+    assert rms(pooled_attention(q, k, v, offsets), by_item(q, k, v, offsets)) < 1e-5
 
 
 def test_equal_logits_are_the_mean():
