@@ -68,10 +68,13 @@ class PassageReader:
         id_, number, source, modality, start, stop, page, line, boxes, context = row
         text = "" if start is None else self._cutter.cut(db, source, start, stop)
         span = None if start is None else (start, stop)
+        owner = self._sources[source]
+        _, mark, row_now = owner.uri.rpartition("#row=")
+        if line is not None and mark:
+            # a record keeps its passages when it moves to another row of its file
+            line = int(row_now)
         place = Locator(span, page, records.unpack_boxes(boxes), line)
-        return Passage(
-            id_, number, self._sources[source], MODALITIES[modality], text, place, context
-        )
+        return Passage(id_, number, owner, MODALITIES[modality], text, place, context)
 
 
 def sources_of(db: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Source]:

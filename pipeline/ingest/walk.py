@@ -129,6 +129,8 @@ class _Walker:
             return
         self.seen.add(path)
         name = os.path.basename(path)
+        if name in _IGNORE_FILES:
+            return
         try:
             status = os.stat(path)
         except OSError as error:

@@ -303,3 +303,28 @@ def test_a_foreign_text_under_an_english_encoder_is_warned_of(tmp_path: Path) ->
         assert "(1 de)" in warning
     with make(tmp_path / "ix2") as engine:
         assert engine.add(tmp_path / "docs").warnings == []
+
+
+def test_a_record_that_moves_is_found_at_its_new_row(tmp_path: Path, folder: Path) -> None:
+    encoder = HashedWords()
+    with make(tmp_path / "ix", encoder) as engine:
+        engine.add(folder)
+        lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+        first = json.dumps({"_id": "new", "text": "A record about zeppelins."}) + "\n"
+        write(folder / "records.jsonl", first + "".join(reversed(lines)))
+        assert engine.add(folder).n_encoded == 1
+        for hit in engine.search("Record", k=20, where="_id >= '0'"):
+            row = hit.passage.locator.row
+            text = (folder / "records.jsonl").read_text().splitlines()[(row or 0) - 1]
+            assert json.loads(text)["text"] == hit.passage.text
+            assert hit.passage.source.uri.endswith(f"#row={row}")
+
+
+def test_the_files_that_say_what_to_ignore_are_not_indexed(tmp_path: Path, folder: Path) -> None:
+    write(folder / ".foveateignore", "note0.txt\n")
+    write(folder / ".gitignore", "note1.txt\n")
+    with make(tmp_path / "ix") as engine:
+        report = engine.add(folder)
+        names = {os.path.basename(file.path) for file in engine.files()}
+        assert names == {"note2.txt", "note3.txt", "note4.txt", "note5.txt", "records.jsonl"}
+        assert report.problems == []
