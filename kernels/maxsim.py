@@ -32,7 +32,7 @@ BLOCK = 1 << 20
 # query tokens looked up together in one-bit codes: their table must stay in the second level
 TABLE_WIDTH = 32
 # rows of codes widened at a time
-WIDE = 1024
+WIDE = 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,7 +322,8 @@ class _Similarity:
         if documents.tokens.dtype == torch.uint8:
             self.tables = [self._table(q) for q in torch.split(queries, TABLE_WIDTH)]
             n_groups = documents.tokens.shape[1]
-            self.shift = torch.arange(n_groups, device=queries.device) * 256
+            places = torch.arange(n_groups, dtype=torch.int32, device=queries.device)
+            self.shift = places * 256
 
     def _table(self, queries: Tensor) -> Tensor:
         """Return (d / 8 * 256, s): what each byte of each group gives with each query token."""
@@ -339,7 +340,8 @@ class _Similarity:
         if low == high:
             return self.queries.new_empty((0, len(self.queries)))
         if tokens.dtype == torch.uint8:
-            rows = tokens.long() + self.shift
+            # int32: half the bytes of int64 on the way to the tables
+            rows = tokens.int() + self.shift
             found = [embedding_bag(rows, table, mode="sum") for table in self.tables]
             sims = found[0] if len(found) == 1 else torch.cat(found, 1)
         else:
