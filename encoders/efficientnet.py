@@ -206,9 +206,10 @@ class EfficientNetLite:
         from foveate.encoders.threads import compute_pool
 
         assert self._net is not None
-        if self._net.convnet.device.type != "cpu" or len(firsts) == 1:
+        if self._net.convnet.device.type != "cpu":
             return map(run, firsts)
-        futures: list[Future[int]] = [compute_pool().submit(run, first) for first in firsts]
+        pool = compute_pool("corpus" if len(firsts) > 1 else "query")
+        futures: list[Future[int]] = [pool.submit(run, first) for first in firsts]
         return (future.result() for future in futures)
 
 

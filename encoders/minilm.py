@@ -221,8 +221,8 @@ class MiniLM:
             out[rows] = bert.pooled(sequences, self._pooling)
             return len(rows)
 
-        if kind == "cpu" and len(packs) > 1:
-            pool = compute_pool()
+        if kind == "cpu":
+            pool = compute_pool("corpus" if len(packs) > 1 else "query")
             return [pool.submit(run, rows) for rows in packs]
         return [_run_now(run, rows) for rows in packs]
 

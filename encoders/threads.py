@@ -2,7 +2,9 @@
 
 Batches are independent, so each thread takes whole batches and runs them on one core: no barrier
 between operations, each batch stays in its core's cache, and a core that is busy elsewhere holds
-up only its own batch. One batch alone (a query) runs in the caller's thread on all cores.
+up only its own batch. One batch alone (a query) goes to threads of its own, so that it does not
+wait behind a corpus; on two cores it takes as long there as on all cores, and far less when they
+are busy.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 _lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
+_pools: dict[str, ThreadPoolExecutor] = {}
 _n_threads: int | None = None
 _forked = False
 
@@ -43,17 +46,16 @@ def set_threads(n_threads: int | None = None) -> int:
         return _n_threads
 
 
-def compute_pool() -> ThreadPoolExecutor:
-    """Return the pool whose threads each run torch on one core."""
-    global _pool
+def compute_pool(lane: Literal["corpus", "query"] = "corpus") -> ThreadPoolExecutor:
+    """Return the pool of a lane, whose threads each run torch on one core."""
     n_threads = set_threads()
     with _lock:
-        if _pool is None:
-            _pool = _start(n_threads)
-        return _pool
+        if lane not in _pools:
+            _pools[lane] = _start(n_threads, f"foveate-{lane}")
+        return _pools[lane]
 
 
-def _start(n_threads: int) -> ThreadPoolExecutor:
+def _start(n_threads: int, name: str) -> ThreadPoolExecutor:
     import torch
 
     all_up = threading.Barrier(n_threads + 1)
@@ -63,7 +65,7 @@ def _start(n_threads: int) -> ThreadPoolExecutor:
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)
 
-    pool = ThreadPoolExecutor(n_threads, "foveate-encode", initializer=settle)
+    pool = ThreadPoolExecutor(n_threads, name, initializer=settle)
     for _ in range(n_threads):
         pool.submit(all_up.wait)
     all_up.wait()
@@ -72,8 +74,8 @@ def _start(n_threads: int) -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    global _pool, _n_threads, _lock, _forked
-    _pool, _n_threads, _lock, _forked = None, None, threading.Lock(), True
+    global _pools, _n_threads, _lock, _forked
+    _pools, _n_threads, _lock, _forked = {}, None, threading.Lock(), True
 
 
 if hasattr(os, "register_at_fork"):
