@@ -559,6 +559,8 @@ def print_report(report: AddReport, place: str, *, dry_run: bool) -> None:
             f"{sources} and {passages} written, "
             f"{report.n_encoded} encoded, in {report.seconds:.1f} s"
         )
+        for sentence in report.warnings:
+            print(f"warning: {sentence}")
         print(f"index: {terminal.short_path(place)}")
 
 

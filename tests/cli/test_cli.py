@@ -89,6 +89,15 @@ def test_index_says_what_it_did_and_why_not(call, folder, tmp_path):
     assert any("3 added" in line and "1 failed" in line and "1 empty" in line for line in lines)
 
 
+def test_index_warns_of_texts_that_the_encoder_was_not_trained_on(call, tmp_path):
+    german = "Die Brücke über den Fluss wurde aus Stein und Eisen gebaut und hält noch heute. "
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "de.txt").write_text(german * 4)
+    code, out, _ = call("index", tmp_path / "docs", "--index", tmp_path / "x.fov")
+    assert code == 0
+    assert "warning: 1 sources are in languages that the text encoder was not trained on" in out
+
+
 def test_index_again_encodes_nothing(ask_json, folder, place):
     report = ask_json("index", folder, "--index", place)
     assert (report["n_unchanged"], report["n_added"], report["n_encoded"]) == (4, 0, 0)
