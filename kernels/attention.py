@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from foveate.kernels import masks
+from foveate.kernels import masks, threads
 from foveate.kernels.dispatch import path
 from foveate.pipeline.errors import ShapeError
 
@@ -255,17 +255,22 @@ def _blocked(
             enable_gqa=len(queries) != len(keys),
         )  # fmt: skip
         return output[0], no_sums
-    for low, high, runs in masks.tiles(mask, TILE):
-        shown = mask[low:high]
-        arguments = (queries[:, low:high], keys, values, shown, runs, score, normaliser, wide)
+
+    def attend(tile: tuple[int, int, list[tuple[int, int]]]) -> tuple[Tensor, Tensor]:
+        low, high, runs = tile
+        shown, rows = mask[low:high], queries[:, low:high]
         if fused:
-            output = _fused_tile(queries[:, low:high], keys, values, shown, runs, score.scale)
-            total = no_sums
-        elif learns:
+            return _fused_tile(rows, keys, values, shown, runs, score.scale), no_sums
+        arguments = (rows, keys, values, shown, runs, score, normaliser, wide)
+        if learns:
             # the weights of a tile are computed again for the gradient, not kept
-            output, total = checkpoint(_tile, *arguments, use_reentrant=False)
-        else:
-            output, total = _tile(*arguments)
+            found: tuple[Tensor, Tensor] = checkpoint(_tile, *arguments, use_reentrant=False)
+            return found
+        return _tile(*arguments)
+
+    tiles = masks.tiles(mask, TILE)
+    done = map(attend, tiles) if learns else threads.each(attend, tiles, device=queries.device)
+    for output, total in done:
         outputs.append(output.to(queries.dtype))
         sums.append(total)
     if not outputs:

@@ -14,6 +14,7 @@ that their 256 sign patterns give with a query token, d/8 look-ups a token and q
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from foveate.kernels import ragged
+from foveate.kernels import ragged, threads
 from foveate.kernels.dispatch import path
 from foveate.pipeline.errors import ShapeError
 
@@ -144,10 +145,8 @@ def maxsim(
 
         return maxsim_triton.score(queries, documents, query_offsets)
     found = queries.new_empty((len(query_offsets) - 1, len(documents)), dtype=_working(queries))
-    lengths = documents.offsets.diff()
-    for begin, end, best, _ in _scan(queries, documents, positions=False):
-        empty = lengths[begin:end] == 0
-        found[:, begin:end] = _sum_rows(best, query_offsets, empty)
+    for begin, end, scores, _ in _scan(queries, documents, query_offsets):
+        found[:, begin:end] = scores
     return found
 
 
@@ -200,9 +199,7 @@ def maxsim_topk(
     if chosen != "cpu":
         scores = maxsim(queries, documents, query_offsets=query_offsets, backend=chosen)
         return _merge(best, ids, scores, 0)
-    lengths = documents.offsets.diff()
-    for begin, end, some, _ in _scan(queries, documents, positions=False):
-        scores = _sum_rows(some, query_offsets, lengths[begin:end] == 0)
+    for begin, _, scores, _ in _scan(queries, documents, query_offsets):
         best, ids = _merge(best, ids, scores, begin)
     return best, ids
 
@@ -229,7 +226,7 @@ def maxsim_matches(
     shape = (len(queries), len(documents))
     values = queries.new_empty(shape, dtype=_working(queries))
     places = torch.empty(shape, dtype=torch.int64, device=queries.device)
-    for begin, end, best, where in _scan(queries, documents, positions=True):
+    for begin, end, best, where in _scan(queries, documents, None):
         values[:, begin:end] = best.T
         places[:, begin:end] = where.T
     return values, places
@@ -273,21 +270,43 @@ def _sum_rows(best: Tensor, query_offsets: Tensor, empty: Tensor) -> Tensor:
     return sums.masked_fill_(empty, -torch.inf)
 
 
-def _scan(queries: Tensor, documents: Documents, *, positions: bool) -> Any:
-    """Yield (begin, end, best (b, s), positions (b, s) or None) for blocks of documents."""
+def _scan(queries: Tensor, documents: Documents, query_offsets: Tensor | None) -> Any:
+    """Yield (begin, end, scores (q, b), None) for blocks of documents.
+
+    Without query_offsets: (begin, end, best (b, s), positions (b, s)).
+    """
     dtype = _working(queries)
     places: list[int] = documents.offsets.tolist()
-    similarity = _Similarity(queries.detach().to(dtype), documents)
-    for begin, end in ragged.blocks(places, max(256, BLOCK // max(1, len(queries)))):
+    detached = queries.detach().to(dtype)
+    n_threads = torch.get_num_threads()
+    # a buffer for each thread; blocks small enough that all threads end together
+    free = [_Similarity(detached, documents)]
+    free += [free[0].twin() for _ in range(n_threads - 1)]
+    most = BLOCK // max(1, len(queries))
+    n_rows = max(256, min(most, places[-1] // (4 * n_threads)))
+
+    def scan(block: tuple[int, int]) -> tuple[int, int, Tensor, Tensor | None]:
+        begin, end = block
         low, high = places[begin], places[end]
+        similarity = free.pop()
         sims = similarity.block(low, high)
         lengths = [places[i + 1] - places[i] for i in range(begin, end)]
         starts = documents.offsets[begin:end] - low
-        yield begin, end, *_segment_max(sims, starts, lengths, positions=positions)
+        best, where = _segment_max(sims, starts, lengths, similarity, query_offsets is None)
+        free.append(similarity)
+        if query_offsets is not None:
+            best = _sum_rows(
+                best,
+                query_offsets,
+                documents.offsets[begin:end].eq(documents.offsets[begin + 1 : end + 1]),
+            )
+        return begin, end, best, where
+
+    yield from threads.each(scan, ragged.blocks(places, n_rows), device=queries.device)
 
 
 def _segment_max(
-    sims: Tensor, starts: Tensor, lengths: list[int], *, positions: bool
+    sims: Tensor, starts: Tensor, lengths: list[int], buffers: _Similarity, positions: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the maximum over each document's rows of sims (rows, s), and where it is."""
     n, width = len(lengths), sims.shape[1]
@@ -300,7 +319,7 @@ def _segment_max(
     for members, size in ragged.groups(lengths):
         chosen = torch.tensor(members, device=sims.device)
         rows = ragged.padded_rows(starts[chosen], sizes[chosen], size)
-        some = sims.index_select(0, rows.view(-1)).view(len(members), size, width)
+        some = buffers.gather(sims, rows.view(-1)).view(len(members), size, width)
         if where is None:
             best.index_copy_(0, chosen, some.amax(1))
         else:
@@ -317,13 +336,26 @@ class _Similarity:
     def __init__(self, queries: Tensor, documents: Documents) -> None:
         self.queries, self.documents = queries, documents
         self.turned = queries.T.contiguous()
-        self.out = queries.new_empty(0)
+        self.out = self.gathered = queries.new_empty((0, len(queries)))
         self.wide = queries.new_empty((WIDE, documents.dim))
         if documents.tokens.dtype == torch.uint8:
             self.tables = [self._table(q) for q in torch.split(queries, TABLE_WIDTH)]
             n_groups = documents.tokens.shape[1]
             places = torch.arange(n_groups, dtype=torch.int32, device=queries.device)
             self.shift = places * 256
+
+    def twin(self) -> _Similarity:
+        """Return one that shares the tables but not the buffers."""
+        other = copy.copy(self)
+        other.out = other.gathered = self.queries.new_empty((0, len(self.queries)))
+        other.wide = torch.empty_like(self.wide)
+        return other
+
+    def gather(self, sims: Tensor, rows: Tensor) -> Tensor:
+        """Return sims[rows] in a buffer used again: fresh memory costs more than the copy."""
+        if len(rows) > len(self.gathered):
+            self.gathered = self.queries.new_empty((len(rows), len(self.queries)))
+        return torch.index_select(sims, 0, rows, out=self.gathered[: len(rows)])
 
     def _table(self, queries: Tensor) -> Tensor:
         """Return (d / 8 * 256, s): what each byte of each group gives with each query token."""
@@ -334,29 +366,29 @@ class _Similarity:
         parts = queries.view(len(queries), -1, 8)
         return torch.einsum("pc,sgc->gps", signs, parts).reshape(-1, len(queries)).contiguous()
 
+    def _decode(self, codes: Tensor, out: Tensor) -> None:
+        if codes.dtype != torch.uint8:
+            torch.mm(self.wide[: len(codes)].copy_(codes), self.turned, out=out)
+            return
+        # int32: half the bytes of int64 on the way to the tables
+        rows = codes.int() + self.shift
+        for table, part in zip(self.tables, torch.split(out, TABLE_WIDTH, 1), strict=True):
+            part.copy_(embedding_bag(rows, table, mode="sum"))
+
     def block(self, low: int, high: int) -> Tensor:
         """Return (high - low, s)."""
         tokens, scales = self.documents.tokens.detach()[low:high], self.documents.scales
         if low == high:
             return self.queries.new_empty((0, len(self.queries)))
-        if tokens.dtype == torch.uint8:
-            # int32: half the bytes of int64 on the way to the tables
-            rows = tokens.int() + self.shift
-            found = [embedding_bag(rows, table, mode="sum") for table in self.tables]
-            sims = found[0] if len(found) == 1 else torch.cat(found, 1)
+        if len(tokens) > len(self.out):
+            self.out = self.queries.new_empty((len(tokens), len(self.queries)))
+        sims = self.out[: len(tokens)]
+        if tokens.dtype == self.queries.dtype:
+            torch.mm(tokens, self.turned, out=sims)
         else:
-            if len(tokens) > len(self.out):
-                self.out = self.queries.new_empty((len(tokens), len(self.queries)))
-            sims = self.out[: len(tokens)]
-            if tokens.dtype == self.queries.dtype:
-                torch.mm(tokens, self.turned, out=sims)
-            else:
-                # widened a piece at a time, so that the wide copy stays in the second level
-                for some, out in zip(
-                    torch.split(tokens, WIDE), torch.split(sims, WIDE), strict=True
-                ):
-                    wide = self.wide[: len(some)].copy_(some)
-                    torch.mm(wide, self.turned, out=out)
+            # a piece at a time, so that what is made of the codes stays in the second level
+            for some, out in zip(torch.split(tokens, WIDE), torch.split(sims, WIDE), strict=True):
+                self._decode(some, out)
         return sims if scales is None else sims.mul_(scales[low:high, None])
 
 
