@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foveate.kernels import masks
+from foveate.kernels import masks, threads
 from foveate.kernels.attention import PLAIN_SCORE, Score, attention_with_sums
 from foveate.kernels.dispatch import path
 from foveate.pipeline.errors import ShapeError
@@ -55,8 +55,8 @@ def moba(
     edges = torch.arange(0, t + block, block, device=queries.device).clamp(max=t)
     own = masks.both(masks.causal(t, t).to(edges.device), masks.packed(edges, edges))
     out, sums = attention_with_sums(queries, keys, values, own, op="moba", backend="cpu")
-    heads = []
-    for head in range(len(queries)):
+
+    def merge(head: int) -> Tensor:
         k, v = keys[head // per_key_head], values[head // per_key_head]
         merged, total = out[head], sums[head]
         for b in range(picked.shape[2]):
@@ -66,8 +66,11 @@ def moba(
                 part = slice(b * block, (b + 1) * block)
                 found = _part(queries[head, rows], k[part], v[part], PLAIN_SCORE)
                 merged, total = _merge(merged, total, rows, *found)
-        heads.append(merged.to(queries.dtype))
-    return torch.stack(heads) if heads else out
+        return merged.to(queries.dtype)
+
+    heads = range(len(queries))
+    done = map(merge, heads) if out.requires_grad else threads.each(merge, heads, device=out.device)
+    return torch.stack(list(done)) if len(queries) else out
 
 
 def gates(queries: Tensor, keys: Tensor, block: int, top: int) -> Tensor:
