@@ -482,7 +482,13 @@ def test_ctrl_c_is_one_line_and_exit_130(tmp_path):
         (folder / f"{n}.txt").write_text(f"Note {n}. " + BICYCLE * 40)
     place = tmp_path / "x.fov"
     command = [*FOVEATE, "index", str(folder), "--index", str(place)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # a shell's background job ignores the signal, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as job:
         for _ in range(600):
             if place.exists():
                 break

@@ -372,8 +372,9 @@ def test_unmapped_glyphs_are_read_by_ocr():
     )
     content = text_at(72, 700, "Turbine maintenance schedule", 20)
     data = write_pdf([content], to_unicode=cmap)
-    assert "Turbine maintenance schedule" in read(data, IngestOptions()).text
-    assert "ocr" in kinds(read(data))
+    document = read(data, IngestOptions())
+    assert "Turbine maintenance schedule" in document.text
+    assert "ocr" in kinds(document)
 
 
 # encryption, damage, limits
