@@ -7,29 +7,44 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from kernel_timing import arguments, gate, report, start
-from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from foveate.kernels.attention import Softmax, attention, attention_reference
 from foveate.kernels.topk_attention import topk_attention
 
 
-def held(tokens: int, k: int, dim: int) -> int:
-    """Return the most bytes that tensors of one call take at a time."""
+class Largest(TorchDispatchMode):
+    """Notes the most bytes that one tensor made inside takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(x, torch.Tensor):
+                self.n_bytes = max(self.n_bytes, x.numel() * x.element_size())
+        return out
+
+
+def largest(tokens: int, k: int, dim: int) -> int:
+    """Return the bytes of the largest tensor of one call."""
     x = torch.randn(1, tokens, dim)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    # the mode sees its own thread alone
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with Largest() as seen:
         topk_attention(x, x, x, k)
-    now = most = 0
-    for event in seen.events():
-        if event.name == "[memory]":
-            now += event.cpu_memory_usage
-            most = max(most, now)
-    return most
+    torch.set_num_threads(before)
+    return seen.n_bytes
 
 
 def main() -> None:
@@ -71,7 +86,8 @@ def main() -> None:
     if chosen.device == "cpu":
         sizes = [t // 4, t // 2, t]
         for size in sizes:
-            print(f"memory at {size} tokens: {held(size, k, d) / 2**20:.1f} MiB")
+            mib = largest(size, k, d) / 2**20
+            print(f"{size} tokens: largest tensor {mib:.2f} MiB, matrix {size**2 / 2**18:.0f} MiB")
 
 
 if __name__ == "__main__":
