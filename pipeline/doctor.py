@@ -30,11 +30,19 @@ def machine() -> dict[str, Any]:
         "processors": os.cpu_count(),
         "torch": torch(),
         "faiss": faiss(),
+        "kernels": kernels(),
         "ocr": ocr(),
         "heif": _version("pillow-heif"),
         "packages": {name: _version(name) for name in PACKAGES},
         "hub": "off" if os.environ.get("HF_HUB_OFFLINE") not in (None, "", "0") else "allowed",
     }
+
+
+def kernels() -> dict[str, str]:
+    """Return the path that each operation takes here, and why."""
+    from foveate.kernels import dispatch
+
+    return {path.op: f"{path.name}: {path.reason}" for path in dispatch.paths()}
 
 
 def torch() -> dict[str, Any]:
