@@ -15,6 +15,7 @@ from foveate.index.storage import PRIVATE_FILE
 from foveate.pipeline.errors import IndexLocked
 
 _POLL_S = 0.05
+_NEXT = "wait with --wait SECONDS (timeout_s in Python), or stop it"
 _held: set[int] = set()
 
 
@@ -118,8 +119,8 @@ class WriterLock:
         who = self.holder()
         folder = str(self.path.parent)
         if who is None:
-            return f"another process is writing to {folder!r}: wait for it, or set a timeout"
+            return f"another process is writing to {folder!r}: {_NEXT}"
         return (
             f"{folder!r} is being written to by process {who.get('pid')} on {who.get('host')} "
-            f"since {who.get('since')} ({who.get('command')}): wait for it, or stop it"
+            f"since {who.get('since')} ({who.get('command')}): {_NEXT}"
         )

@@ -291,6 +291,8 @@ class Engine:
             except QueryError:
                 return []
 
+        if isinstance(text, str) and not text.strip():
+            raise QueryError("the question is empty: ask something")
         options, generator = self._answering(extractive)
         hits = self.search(text, k=options.candidates if k is None else k, where=where)
         return answer.answer(

@@ -205,3 +205,11 @@ def test_what_is_removed_between_search_and_answer_is_left_out(
         answer = engine.ask("How heavy is the stone?")
         assert not answer.answered
         assert "left the index" in answer.trace["evidence"]["notes"][0]
+
+
+def test_an_empty_question_is_told_from_an_empty_search(tmp_path: Path) -> None:
+    with (
+        foveate.open(tmp_path / "ix", create=True, encoders={"text": HashedWords()}) as ix,
+        pytest.raises(QueryError, match="the question is empty"),
+    ):
+        ix.ask("  ")
