@@ -35,7 +35,7 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
         notes.append(Note("truncated", f"{len(slides)} slides, cut at ingest.max_pages = {limit}"))
     for number, slide in enumerate(slides[: options.max_pages], 1):
         builder.start_page()
-        _slide(slide, number, builder, figures)
+        _slide(slide, number, builder, figures, notes)
     if builder.full:
         limit = options.max_text_chars
         notes.append(Note("truncated", f"text cut at ingest.max_text_chars = {limit}"))
@@ -59,14 +59,16 @@ def load(file: OpenedFile, options: IngestOptions) -> Iterator[Document]:
     )
 
 
-def _slide(slide: Any, number: int, builder: TextBuilder, figures: Figures) -> None:
+def _slide(
+    slide: Any, number: int, builder: TextBuilder, figures: Figures, notes: list[Note]
+) -> None:
     title = slide.shapes.title
     if title is not None and title.has_text_frame:
         builder.heading(title.text_frame.text, 1)
     for shape in _shapes(slide.shapes):
         if title is not None and shape.shape_id == title.shape_id:
             continue
-        _shape(shape, number, builder, figures)
+        _shape(shape, number, builder, figures, notes)
     if slide.has_notes_slide:
         frame = slide.notes_slide.notes_text_frame
         if frame is not None and frame.text.strip():
@@ -86,7 +88,9 @@ def _shapes(shapes: Any) -> Iterator[Any]:
             yield shape
 
 
-def _shape(shape: Any, number: int, builder: TextBuilder, figures: Figures) -> None:
+def _shape(
+    shape: Any, number: int, builder: TextBuilder, figures: Figures, notes: list[Note]
+) -> None:
     if shape.has_text_frame:
         paragraphs = [p for p in shape.text_frame.paragraphs if p.text.strip()]
         if len(paragraphs) > 1:
@@ -97,7 +101,8 @@ def _shape(shape: Any, number: int, builder: TextBuilder, figures: Figures) -> N
         rows = [[cell.text for cell in row.cells] for row in shape.table.rows]
         builder.table(rows, header=bool(shape.table.first_row))
     elif getattr(shape, "has_chart", False):
-        _chart(shape.chart, builder)
+        if not _chart(shape.chart, builder):
+            notes.append(Note("skipped", "a chart's values could not be read", page=number))
     elif (image := _image(shape)) is not None:
         figures.add(image, page=number)
     else:
@@ -114,20 +119,23 @@ def _image(shape: Any) -> bytes | None:
     return blob
 
 
-def _chart(chart: Any, builder: TextBuilder) -> None:
+def _chart(chart: Any, builder: TextBuilder) -> bool:
+    """Add a chart's title and values; tell whether the values could be read."""
     if chart.has_title and chart.chart_title.has_text_frame:
         builder.paragraph(chart.chart_title.text_frame.text, "caption")
     try:
         plot = chart.plots[0]
         names = [str(category) for category in plot.categories]
         series = [(str(s.name), list(s.values)) for s in plot.series]
-    except (IndexError, ValueError, AttributeError, NotImplementedError, TypeError):
-        return
+    # the last two are python-pptx's words for a kind of plot that it does not know
+    except (IndexError, ValueError, AttributeError, TypeError, NotImplementedError):
+        return False
     rows = [["", *(name for name, _ in series)]]
     for i, name in enumerate(names):
         values = [v[i] if i < len(v) and v[i] is not None else "" for _, v in series]
         rows.append([name, *(str(value) for value in values)])
     builder.table(rows, header=True)
+    return True
 
 
 def _diagram(shape: Any, builder: TextBuilder) -> None:

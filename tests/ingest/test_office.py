@@ -285,3 +285,28 @@ def test_the_shared_office_files_are_read(eval_data, read_bytes):
         if row["kind"] == "office" or row["file"].endswith(".html"):
             (document,) = read_bytes(row["file"], (folder / "files" / row["file"]).read_bytes())
             assert len(document.text) > 50
+
+
+def test_a_charts_values_are_read_or_their_loss_is_said(read_bytes):
+    import pptx
+    from pptx.chart.data import CategoryChartData
+    from pptx.enum.chart import XL_CHART_TYPE
+
+    deck = pptx.Presentation()
+    data = CategoryChartData()
+    data.categories = ["spring", "summer"]
+    data.add_series("rain", (12, 34))
+    deck.slides.add_slide(deck.slide_layouts[6]).shapes.add_chart(
+        XL_CHART_TYPE.COLUMN_CLUSTERED, 0, 0, 100, 100, data
+    )
+    whole = saved(deck)
+    (document,) = read_bytes("a.pptx", whole)
+    assert "summer" in document.text
+    assert "34" in document.text
+    assert document.notes == ()
+    with zipfile.ZipFile(io.BytesIO(whole)) as parts:
+        name = next(n for n in parts.namelist() if n.startswith("ppt/charts/chart"))
+        odd = parts.read(name).replace(b"c:barChart", b"c:unheardOfChart")
+    (document,) = read_bytes("b.pptx", with_part(whole, name, odd))
+    assert (document.notes[0].kind, document.notes[0].page) == ("skipped", 1)
+    assert "chart" in document.notes[0].message
