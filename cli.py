@@ -57,6 +57,10 @@ WhereOption = Annotated[
         "--where", help="A filter, e.g. \"type = 'pdf' and year >= 2020\".", metavar="FILTER"
     ),
 ]
+RerankOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A reranker by name, 'none' for none; may repeat.", metavar="NAME"),
+]
 TypeOption = Annotated[
     list[str] | None,
     typer.Option("--type", help="Only this file type, e.g. pdf; may repeat.", metavar="TYPE"),
@@ -178,6 +182,7 @@ def search(
         str | None, typer.Option(help="source: one hit a source.", metavar="source")
     ] = None,
     collapse: Annotated[bool, typer.Option(help="Fold near-duplicates.")] = True,
+    rerank: RerankOption = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show each stage's scores.")] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -194,6 +199,7 @@ def search(
             mode=mode,
             group=group,
             collapse=collapse,
+            rerank=rerank,
         )
         if as_json:
             from foveate.pipeline import records
@@ -220,6 +226,7 @@ def ask(
         bool | None,
         typer.Option("--extractive/--generated", help="Quote sentences, or write with the reader."),
     ] = None,
+    rerank: RerankOption = None,
     trace: Annotated[bool, typer.Option("--trace", help="Show how the answer was made.")] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -229,7 +236,11 @@ def ask(
 
     with opened(at, options=assignments(settings)) as engine:
         answer = engine.ask(
-            " ".join(text), k=k, where=with_types(where, types), extractive=extractive
+            " ".join(text),
+            k=k,
+            where=with_types(where, types),
+            extractive=extractive,
+            rerank=rerank,
         )
         if as_json:
             emit({"index": str(engine.path), **records.answer(answer, trace=trace)})

@@ -23,7 +23,20 @@ from foveate.pipeline.errors import ConfigError, UnknownComponent
 T = TypeVar("T")
 
 DEFAULT_PRESET = "offline"
-TABLES = ("encoders.text", "encoders.image", "ingest", "index", "search", "generate")
+TABLES = (
+    "encoders.text",
+    "encoders.image",
+    "encoders.tokens",
+    "ingest",
+    "index",
+    "search",
+    "reader",
+    "compress",
+    "order",
+    "generate",
+)
+CHAIN = "rerank"  # a list of tables, each with its own `use`
+SHORT = ("compress", "order", "generate")  # `compress = "x"` is short for `compress.use = "x"`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +78,7 @@ class Config:
     def override(self, values: Mapping[str, Any], origin: str) -> Config:
         """Return a copy in which these dotted keys have these values."""
         settings = dict(self._settings)
+        values = {f"{key}.use" if key in SHORT else key: value for key, value in values.items()}
         # a new `use` clears its table, so it goes before the table's other keys
         for key, value in sorted(values.items(), key=lambda kv: not kv[0].endswith(".use")):
             _check_key(key, origin)
@@ -82,6 +96,31 @@ class Config:
         if not isinstance(name, str):
             raise ConfigError(f'[{table}] needs use = "<registered name>"')
         return name, options
+
+    def chain(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the rerankers in order, (registered name, options) each."""
+        return chain(self.get(CHAIN, ()), f"[[{CHAIN}]]")
+
+
+def chain(value: Any, origin: str) -> list[tuple[str, dict[str, Any]]]:
+    """Read a chain of components: a name, or a list of names and of tables with `use`.
+
+    'none' stands for no component.
+
+    Raises:
+        ConfigError: for anything else.
+    """
+    entries = [value] if isinstance(value, str | Mapping) else value
+    if not isinstance(entries, list | tuple):
+        raise ConfigError(f"{origin} must be a name or a list of tables with `use`, got {value!r}")
+    found = []
+    for entry in entries:
+        options = {"use": entry} if isinstance(entry, str) else entry
+        if not isinstance(options, Mapping) or not isinstance(options.get("use"), str):
+            raise ConfigError(f'each entry of {origin} needs use = "<registered name>": {entry!r}')
+        if options["use"] != "none":
+            found.append((options["use"], {k: v for k, v in options.items() if k != "use"}))
+    return found
 
 
 def preset_names() -> list[str]:
@@ -120,6 +159,7 @@ def load(
     settings: dict[str, Setting] = {}
     for origin, table in [(f"preset {preset}", _read_preset(preset)), *tables]:
         for key, value in _flatten(table):
+            key = f"{key}.use" if key in SHORT else key
             if key != "preset":
                 _check_key(key, origin)
                 _place(settings, Setting(key, value, origin))
@@ -225,7 +265,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _check_key(key: str, origin: str) -> None:
     table = key.rpartition(".")[0]
-    if table not in TABLES and not (table == "" and key == "preset"):
+    if table not in TABLES and key not in ("preset", CHAIN):
         close = difflib.get_close_matches(table, TABLES, n=1)
         hint = f"; did you mean [{close[0]}]?" if close else ""
         raise ConfigError(f"unknown table [{table}] for {key!r} in {origin}{hint}")
@@ -244,7 +284,9 @@ def _place(settings: dict[str, Setting], setting: Setting) -> None:
 def _environment() -> dict[str, Any]:
     found = {}
     for name, text in os.environ.items():
-        if name.startswith("FOVEATE_") and "__" in name:
+        if name == "FOVEATE_RERANK":
+            found[CHAIN] = _value(text)
+        elif name.startswith("FOVEATE_") and "__" in name:
             key = name.removeprefix("FOVEATE_").lower().replace("__", ".")
             found[key] = _value(text)
     return found

@@ -1,12 +1,13 @@
 """The engine: one index and the stages around it, top to bottom as the data flows.
 
 ingest -> chunk -> encode -> index                      Engine.add
-query -> parse -> retrieve -> fuse                      Engine.search
-      -> choose evidence -> generate -> cite            Engine.ask
+query -> parse -> retrieve -> fuse -> rerank            Engine.search
+      -> compress -> order -> generate -> cite          Engine.ask
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from foveate.pipeline.config import Config
     from foveate.pipeline.protocols import Encoder, Generator, Progress
+    from foveate.pipeline.reader import Reader
+    from foveate.pipeline.refine import Refinery
 
 DEFAULT_NAME = ".foveate"
 ROLES = ("text", "image")
@@ -173,7 +176,9 @@ class Engine:
         self.encoders = dict(encoders)
         self._search_options = configuration.make(SearchOptions, config.table("search"), "search")
         self._generator: Generator | None = None
-        self._lock = threading.Lock()
+        self._reader: Reader | None = None
+        self._refinery: Refinery | None = None
+        self._lock = threading.RLock()
 
     def __enter__(self) -> Engine:
         return self
@@ -238,12 +243,15 @@ class Engine:
         mode: str = "hybrid",
         group: str | None = None,
         collapse: bool = True,
+        rerank: bool | str | Sequence[str | Mapping[str, Any]] | None = None,
     ) -> list[Hit]:
         """Find passages and pictures by words, by a picture, or by both.
 
         where: a filter, e.g. "type = 'pdf' and year >= 2020". modality: one or several of text,
         table, image, page. mode: 'hybrid', 'dense' or 'words'. group: 'source' gives each source's
-        best passage only. collapse: fold near-duplicates.
+        best passage only. collapse: fold near-duplicates. rerank: a reranker by name, or a chain
+        of them; None takes what is configured for searches, False none. Without words there is
+        nothing to rerank by.
 
         Returns:
             At most k hits, best first.
@@ -251,20 +259,31 @@ class Engine:
         Raises:
             QueryError: for an empty query, a k below 1 or a filter that cannot be read.
         """
-        from foveate.pipeline import query as queries
-        from foveate.pipeline import search
-
-        asked = queries.parse(
+        return self._search(
             text,
+            k,
+            rerank=rerank,
+            use="search",
             image=image,
-            k=k,
             where=where,
             modality=modality,
             mode=mode,
             group=group,
             collapse=collapse,
         )
-        return search.search(self.index, self.encoders, asked, self._search_options)
+
+    def _search(
+        self, text: str | None, k: int, *, rerank: Any, use: str, **options: Any
+    ) -> list[Hit]:
+        from foveate.pipeline import query as queries
+        from foveate.pipeline import refine, search
+
+        asked = queries.parse(text, k=k, **options)
+        chain = self.refinery.chain(rerank, use) if asked.text else []
+        if chain:
+            asked = dataclasses.replace(asked, k=max(k, chain[0][0].depth))
+        hits = search.search(self.index, self.encoders, asked, self._search_options)
+        return refine.rerank(asked.text, hits, chain, k) if chain else hits
 
     def ask(
         self,
@@ -273,11 +292,13 @@ class Engine:
         k: int | None = None,
         where: str | None = None,
         extractive: bool | None = None,
+        rerank: bool | str | Sequence[str | Mapping[str, Any]] | None = None,
     ) -> Answer:
         """Answer from what is indexed; every sentence carries a citation, or it says it can't.
 
         k: passages that are considered. extractive: True answers with verbatim sentences, False
-        writes with the reader, None does what the configuration says.
+        writes with the reader, None does what the configuration says. rerank: as in `search`; None
+        takes what is configured for questions.
 
         Raises:
             QueryError: for an empty question or a filter that cannot be read.
@@ -294,7 +315,8 @@ class Engine:
         if isinstance(text, str) and not text.strip():
             raise QueryError("the question is empty: ask something")
         options, generator = self._answering(extractive)
-        hits = self.search(text, k=options.candidates if k is None else k, where=where)
+        wanted = options.candidates if k is None else k
+        hits = self._search(text, wanted, rerank=rerank, use="ask", where=where)
         return answer.answer(
             text,
             hits,
@@ -380,6 +402,26 @@ class Engine:
         """Rewrite the index without what was removed; its bytes are gone from the disk after."""
         self.index.compact()
 
+    @property
+    def refinery(self) -> Refinery:
+        """The stages that refine hits: rerankers, the compressor and the order."""
+        from foveate.pipeline.protocols import Resources
+        from foveate.pipeline.refine import Refinery
+
+        with self._lock:
+            if self._refinery is None:
+                lent = Resources(
+                    encoders=self.encoders,
+                    index=self.index,
+                    folder=self.path,
+                    text=self.text,
+                    image=self.image,
+                    reader=self._read_with,
+                    generator=self._generate_with,
+                )
+                self._refinery = Refinery(lent, self.config)
+            return self._refinery
+
     def close(self) -> None:
         """Close the files; the engine can't be used after."""
         self.index.close()
@@ -395,24 +437,42 @@ class Engine:
         from foveate.pipeline.answer import AnswerOptions
 
         table = self.config.table("generate")
-        name = table.pop("use", "extractive")
-        if extractive is True:
-            name = "extractive"
-        elif extractive is False and name == "extractive":
-            name = "transformers"
-        import dataclasses
-
         known = {f.name for f in dataclasses.fields(AnswerOptions)}
-        options = configuration.make(
-            AnswerOptions, {k: v for k, v in table.items() if k in known}, "generate"
-        )
+        chosen = {k: v for k, v in table.items() if k in known}
+        options = configuration.make(AnswerOptions, chosen, "generate")
+        if extractive is None:
+            extractive = table.get("use", "extractive") == "extractive"
+        return options, None if extractive else self._generate_with()
+
+    def _generate_with(self) -> Generator:
+        """Return the generator that is configured; where it is 'extractive', the reader."""
+        from foveate.pipeline.answer import AnswerOptions
+
+        table = self.config.table("generate")
+        name = table.pop("use", "extractive")
+        for field in dataclasses.fields(AnswerOptions):
+            table.pop(field.name, None)
         if name == "extractive":
-            return options, None
+            name = "transformers"
         with self._lock:
             if self._generator is None:
                 make = registry.find("generator", name)
-                self._generator = make(**{k: v for k, v in table.items() if k not in known})
-        return options, self._generator
+                if name == "transformers" and not table:
+                    table = {"reader": self._read_with()}
+                self._generator = make(**table)
+            return self._generator
+
+    def _read_with(self) -> Reader:
+        """Return the one language model that reads, by the `[reader]` table."""
+        from foveate.pipeline.reader import Reader
+
+        with self._lock:
+            if self._reader is None:
+                try:
+                    self._reader = Reader(**self.config.table("reader"))
+                except TypeError as error:
+                    raise ConfigError(f"[reader] {error}") from error
+            return self._reader
 
 
 def language_warnings(index: Any, encoder: Encoder) -> list[str]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from foveate.pipeline.types import Floats, Hit
+    from foveate.pipeline.reader import Reader
+    from foveate.pipeline.types import Context, Floats, Hit, MultiVectors, Passage
 
     Input = str | Image
 
@@ -52,6 +56,40 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
+class TokenEncoder(Protocol):
+    """Turn texts or pictures into one vector a token or patch; `Encoder` says the rest."""
+
+    @property
+    def space(self) -> str: ...
+    @property
+    def tower(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def reads(self) -> frozenset[str]: ...
+    @property
+    def window_tokens(self) -> int | None: ...
+
+    def encode(
+        self, inputs: Sequence[Input], *, progress: Callable[[int], None] | None = None
+    ) -> MultiVectors:
+        """Encode what is stored; every vector has length 1. An item may have no vector."""
+        ...
+
+    def encode_queries(self, queries: Sequence[Input]) -> MultiVectors:
+        """Encode what is asked; the length of a vector is its weight in the score."""
+        ...
+
+    def spans(self, text: str) -> NDArray[np.int32]:
+        """Return (t, 2) int32: [start, end) in code points of what each stored vector is of."""
+        ...
+
+    def query_spans(self, text: str) -> NDArray[np.int32]:
+        """Return (t, 2) int32, the same of what is asked."""
+        ...
+
+
+@runtime_checkable
 class Generator(Protocol):
     """Stream the text of a completion."""
 
@@ -70,10 +108,62 @@ class Generator(Protocol):
     ) -> Iterator[str]: ...
 
 
-class Reranker(Protocol):
-    """Put hits into a better order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What the engine lends to the stages that refine hits. What is a call is made on first use.
 
-    def rerank(self, query: str, hits: Sequence[Hit], k: int) -> list[Hit]: ...
+    index: stored passages and vectors: `vectors(ids, role)`, `passages(ids)`, `source_text(id)`.
+    folder: the index's own, for what a stage keeps beside it. text: a source's canonical text by
+    its id. image: the picture behind a passage. reader: the one loaded language model.
+    """
+
+    encoders: Mapping[str, Encoder]
+    index: Any
+    folder: Path
+    text: Callable[[str], str]
+    image: Callable[[Passage], Image]
+    reader: Callable[[], Reader]
+    generator: Callable[[], Generator]
+
+
+class Reranker(Protocol):
+    """Put hits into a better order. Made as `Kind(resources, **options)`; weights load on use.
+
+    reads: the modalities it can score; hits of others never reach it. A stage that keeps state
+    between calls must allow threads.
+    """
+
+    @property
+    def reads(self) -> frozenset[str]: ...
+
+    def rerank(self, query: str, hits: Sequence[Hit], k: int) -> list[Hit]:
+        """Return the k best, best first, ties by passage id.
+
+        `hit.score` becomes this stage's, mapped to 0..1 by a rising map that the class states;
+        `hit.scores` gains its own score under the stage's name. No hits give none.
+        """
+        ...
+
+
+class Compressor(Protocol):
+    """Keep the verbatim spans that matter within a budget. Made as `Kind(resources, **options)`."""
+
+    def compress(
+        self,
+        query: str,
+        hits: Sequence[Hit],
+        budget_tokens: int,
+        *,
+        count_tokens: Callable[[str], int],
+    ) -> Context:
+        """Return spans of the hits of at most budget_tokens in all; never none where one fits."""
+        ...
+
+
+class Orderer(Protocol):
+    """Put kept spans into reading order. Made as `Kind(resources, **options)`."""
+
+    def order(self, query: str, context: Context) -> Context: ...
 
 
 Progress = Callable[[str, int, int | None], None]

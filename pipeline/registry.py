@@ -11,6 +11,9 @@ FOLDERS = {
     "encoder": "foveate.encoders",
     "index": "foveate.index",
     "generator": "foveate.pipeline.generators",
+    "reranker": "foveate.rerank",
+    "compressor": "foveate.rerank.compress",
+    "order": "foveate.rerank.order",
     "loader": "foveate.pipeline.ingest",
 }
 

@@ -130,6 +130,38 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What a compressor keeps of one hit.
+
+    spans: [start, end) in code points of the source's canonical text, ascending and disjoint;
+    each is verbatim source. score: the compressor's own, higher is better.
+    """
+
+    hit: Hit
+    spans: tuple[tuple[int, int], ...]
+    score: float = 0.0
+
+    def __post_init__(self) -> None:
+        end = 0
+        for span in self.spans:
+            if not end <= span[0] < span[1]:
+                raise ShapeError(f"expected ascending, disjoint, filled spans, got {self.spans}")
+            end = span[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the reader is shown, in the order in which it is shown.
+
+    n_tokens: of all kept spans together, as the caller counts them. trace: who dropped what.
+    """
+
+    kept: tuple[Kept, ...]
+    n_tokens: int
+    trace: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Citation:
     """Evidence for one sentence of an answer.
 
@@ -246,6 +278,35 @@ class Document:
     @property
     def source_id(self) -> str:
         return self.digest[:32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MultiVectors:
+    """One vector a token or patch, of n items: ragged, end to end, never padded.
+
+    vectors: (t, d) float32; of what is stored each has length 1, of what is asked its weight.
+    offsets: (n+1,) int64, rising from 0 to t: item i has the rows offsets[i] to offsets[i + 1].
+    """
+
+    vectors: Floats
+    offsets: Ints
+
+    def __post_init__(self) -> None:
+        places = self.offsets
+        ends = (int(places[0]), int(places[-1])) if places.ndim == 1 and len(places) else (-1, -1)
+        if self.vectors.ndim != 2 or ends != (0, len(self.vectors)) or (places[1:] < places[:-1]).any():
+            raise ShapeError(
+                f"expected vectors (t, d) and offsets that rise from 0 to t, got "
+                f"{self.vectors.shape} and {places.shape} from {ends[0]} to {ends[1]}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, item: int) -> Floats:
+        """Return one item's vectors (t, d)."""
+        found: Floats = self.vectors[self.offsets[item] : self.offsets[item + 1]]
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
