@@ -97,10 +97,6 @@ class Config:
             raise ConfigError(f'[{table}] needs use = "<registered name>"')
         return name, options
 
-    def chain(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the rerankers in order, (registered name, options) each."""
-        return chain(self.get(CHAIN, ()), f"[[{CHAIN}]]")
-
 
 def chain(value: Any, origin: str) -> list[tuple[str, dict[str, Any]]]:
     """Read a chain of components: a name, or a list of names and of tables with `use`.

@@ -115,7 +115,11 @@ class Refinery:
         if chosen is False:
             return []
         if chosen is None or chosen is True:
-            wanted = [s for s in steps(self._config.chain(), "[[rerank]]") if s.on in (use, "both")]
+            wanted = [
+                s
+                for s in steps(self._config.get("rerank", ()), "[[rerank]]")
+                if s.on in (use, "both")
+            ]
             if chosen is True and not wanted:
                 wanted = steps(DEFAULT, "rerank")
         else:
