@@ -405,6 +405,7 @@ class Engine:
     @property
     def refinery(self) -> Refinery:
         """The stages that refine hits: rerankers, the compressor and the order."""
+        from foveate.pipeline.ingest.sentences import sentences
         from foveate.pipeline.protocols import Resources
         from foveate.pipeline.refine import Refinery
 
@@ -416,6 +417,7 @@ class Engine:
                     folder=self.path,
                     text=self.text,
                     image=self.image,
+                    sentences=sentences,
                     reader=self._read_with,
                     generator=self._generate_with,
                 )

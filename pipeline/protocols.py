@@ -114,7 +114,8 @@ class Resources:
 
     index: stored passages and vectors: `vectors(ids, role)`, `passages(ids)`, `source_text(id)`.
     folder: the index's own, for what a stage keeps beside it. text: a source's canonical text by
-    its id. image: the picture behind a passage. reader: the one loaded language model.
+    its id. image: the picture behind a passage. sentences: text -> [start, end) of each. reader:
+    the one loaded language model.
     """
 
     encoders: Mapping[str, Encoder]
@@ -122,6 +123,7 @@ class Resources:
     folder: Path
     text: Callable[[str], str]
     image: Callable[[Passage], Image]
+    sentences: Callable[[str], list[tuple[int, int]]]
     reader: Callable[[], Reader]
     generator: Callable[[], Generator]
 
