@@ -34,6 +34,7 @@ TABLES = (
     "compress",
     "order",
     "generate",
+    "serve",
 )
 CHAIN = "rerank"  # a list of tables, each with its own `use`
 SHORT = ("compress", "order", "generate")  # `compress = "x"` is short for `compress.use = "x"`

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from foveate.pipeline.errors import (
     SpaceMismatch,
 )
 from foveate.pipeline.types import AddReport, Answer, Box, FileRecord, Hit, Passage
+from foveate.pipeline.watched import Watched
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -293,12 +294,14 @@ class Engine:
         where: str | None = None,
         extractive: bool | None = None,
         rerank: bool | str | Sequence[str | Mapping[str, Any]] | None = None,
+        watch: Callable[[str, Any], None] | None = None,
     ) -> Answer:
         """Answer from what is indexed; every sentence carries a citation, or it says it can't.
 
         k: passages that are considered. extractive: True answers with verbatim sentences, False
         writes with the reader, None does what the configuration says. rerank: as in `search`; None
-        takes what is configured for questions.
+        takes what is configured for questions. watch: gets what is there before the answer is:
+        ('hits', list of Hit), then ('draft', str) for each piece that a generator writes.
 
         Raises:
             QueryError: for an empty question or a filter that cannot be read.
@@ -317,6 +320,9 @@ class Engine:
         options, generator = self._answering(extractive)
         wanted = options.candidates if k is None else k
         hits = self._search(text, wanted, rerank=rerank, use="ask", where=where)
+        if watch is not None:
+            watch("hits", hits)
+            generator = generator and Watched(generator, watch)
         return answer.answer(
             text,
             hits,
