@@ -161,9 +161,7 @@ class DiskIndex:
         """Return (n, dim) float32, stored vectors; rows of NaN where a passage has none."""
         snapshot = self._views.snapshot(role)
         wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
-        rows = snapshot.rows_of(wanted)
-        if snapshot.alive is not None:
-            rows = np.where((rows >= 0) & snapshot.alive[rows], rows, -1)
+        rows = snapshot.living(wanted)
         out = np.full((len(wanted), snapshot.tower.dim), np.nan, dtype=np.float32)
         out[rows >= 0] = snapshot.take(rows[rows >= 0])
         return out

@@ -25,7 +25,7 @@ from foveate.index.word_files import check_files, failing, reading, sweep_deleti
 from foveate.pipeline.errors import CorruptIndex
 
 if TYPE_CHECKING:
-    from foveate.index.vectors import Allowed
+    from foveate.index.members import Allowed
     from foveate.pipeline.types import Floats, Ints
 
 MAX_QUERY_TERMS = 128

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foveate.index import neighbours
+from foveate.index.members import Members, Segment, read_members
 from foveate.index.neighbours import Neighbours, Plan, load_faiss
 from foveate.index.segments import Rows, open_segment
 from foveate.index.towers import Tower
@@ -25,70 +25,14 @@ _N_SELF_TEST = 100
 _FEW = 4  # queries at once that are compared one by one
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Allowed:
-    """What a filter lets through: passages, or all passages of some sources.
+class Snapshot(Members[Rows]):
+    """The vectors of a tower as one commit left them; FAISS may know some of them."""
 
-    members: (top + 1,) bool, indexed by passage id or by source row. n: how many are true.
-    """
-
-    members: NDArray[np.bool_]
-    by_source: bool
-    n: int
-
-    @classmethod
-    def of(cls, found: Ints, *, by_source: bool) -> Allowed:
-        members = np.zeros(int(found.max()) + 1 if len(found) else 1, dtype=np.bool_)
-        members[found] = True
-        return cls(members, by_source, len(found))
-
-    def mask(self, values: Ints) -> NDArray[np.bool_]:
-        """values: (n,) int64, passage ids or source rows. Returns (n,) bool."""
-        inside = values < len(self.members)
-        if inside.all():
-            return self.members[values]
-        found = np.zeros(len(values), dtype=np.bool_)
-        found[inside] = self.members[values[inside]]
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    name: str
-    rows: Rows
-
-
-class Snapshot:
-    """The vectors of a tower as one commit left them. Rows are numbered across segments.
-
-    alive: (n,) bool, False where the passage was removed; None when all live.
-    """
-
-    def __init__(self, tower: Tower, layout: int, segments: list[Segment], dead: Ints) -> None:
-        self.tower = tower
-        self.layout = layout
-        self.segments = segments
-        self.offsets = np.cumsum([0, *(len(s.rows) for s in segments)])
-        self.n = int(self.offsets[-1])
-        self.ids = _joined([s.rows.ids for s in segments], np.int64)
-        self.sources = _joined([s.rows.sources for s in segments], np.int64)
-        self.modalities = _joined([s.rows.modalities for s in segments], np.uint8)
-        self.alive: NDArray[np.bool_] | None = None
-        gone = self.rows_of(dead)
-        gone = gone[gone >= 0]
-        if len(gone):
-            self.alive = np.ones(self.n, dtype=np.bool_)
-            self.alive[gone] = False
-        self.n_alive = self.n - len(gone)
+    def __init__(
+        self, tower: Tower, layout: int, segments: list[Segment[Rows]], dead: Ints
+    ) -> None:
+        super().__init__(tower, layout, segments, dead)
         self.near: Neighbours | None = None
-        self._masks: dict[frozenset[int] | None, NDArray[np.bool_] | None] = {}
-
-    def rows_of(self, ids: Ints) -> Ints:
-        """Return (n,) int64 row numbers of passages, -1 where a passage has no vector here."""
-        if not self.n:
-            return np.full(len(ids), -1, dtype=np.int64)
-        places = np.searchsorted(self.ids, ids).clip(max=self.n - 1)
-        return np.where(self.ids[places] == ids, places, -1)
 
     def take(self, rows: Ints) -> Floats:
         """Copy rows out of the segments. rows: (m,) int64, any order."""
@@ -106,24 +50,6 @@ class Snapshot:
             if offset + len(segment.rows) > start:
                 found.append(segment.rows.vectors[max(0, start - int(offset)) :])
         return found
-
-    def mask(
-        self, modalities: frozenset[int] | None, allowed: Allowed | None
-    ) -> NDArray[np.bool_] | None:
-        """Return (n,) bool of the rows that may be found, None when all may."""
-        if modalities not in self._masks:
-            mask = self.alive
-            if modalities is not None:
-                kinds = np.isin(self.modalities, list(modalities))
-                mask = kinds if mask is None else mask & kinds
-            if mask is not None and mask.all():
-                mask = None
-            self._masks[modalities] = mask
-        mask = self._masks[modalities]
-        if allowed is not None:
-            passing = allowed.mask(self.sources if allowed.by_source else self.ids)
-            mask = passing if mask is None else mask & passing
-        return mask
 
     def search(
         self, queries: Floats, k: int, mask: NDArray[np.bool_] | None, plan: Plan
@@ -212,10 +138,6 @@ class Snapshot:
         return scores, ids
 
 
-def _joined(parts: list[Any], kind: type) -> Any:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=kind)
-
-
 def products(queries: Floats, rows: Floats) -> Floats:
     """Return (q, n) float32 inner products. rows: (n, dim), C-contiguous, may be mapped.
 
@@ -262,16 +184,7 @@ def load_snapshot(
     db: sqlite3.Connection, folder: Path, tower: Tower, previous: Snapshot | None
 ) -> Snapshot:
     """Open the tower as the connection's transaction sees it; known segments are used again."""
-    (layout,) = db.execute("SELECT layout FROM towers WHERE role = ?", (tower.role,)).fetchone()
-    known = {s.name: s for s in previous.segments} if previous else {}
-    segments = []
-    listed = db.execute(
-        "SELECT name, n, crc FROM segments WHERE role = ? ORDER BY position", (tower.role,)
-    ).fetchall()
-    for name, n, crc in listed:
-        rows = known.get(name) or Segment(name, open_segment(folder / name, n, tower.dim, crc))
-        segments.append(rows)
-    dead = np.fromiter((r[0] for r in db.execute("SELECT passage FROM removed")), dtype=np.int64)
+    layout, segments, dead = read_members(db, folder, tower, previous, open_segment)
     snapshot = Snapshot(tower, layout, segments, dead)
     if previous and previous.near and previous.layout == layout:
         snapshot.near = previous.near

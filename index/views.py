@@ -13,9 +13,10 @@ import numpy as np
 from foveate.index import filters, reading, upkeep
 from foveate.index.catalog import Catalog, generation
 from foveate.index.lexical import Words
+from foveate.index.members import Allowed
 from foveate.index.neighbours import Plan, load_faiss
 from foveate.index.towers import Tower
-from foveate.index.vectors import Allowed, Snapshot, attach, load_snapshot
+from foveate.index.vectors import Snapshot, attach, load_snapshot
 from foveate.pipeline.errors import CorruptIndex, SpaceMismatch
 
 _N_FILTERS_KEPT = 16
