@@ -1,1 +1,3 @@
-REGISTRY: dict[str, str] = {}
+REGISTRY: dict[str, str] = {
+    "extractive": "foveate.rerank.compress.extractive:Extractive",
+}
