@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from foveate.pipeline.protocols import Generator
 
-Stopped = Literal["end", "length", "timeout", "repeat", "error"]
+Stopped = Literal["end", "length", "timeout", "repeat", "error", "cancelled"]
 
 GRACE_S = 2.0  # a generator checks its own deadline between steps; a step may take this long
 CHARS_PER_TOKEN = 12  # no tokenizer writes more; more than max_tokens of these is no answer
@@ -22,38 +22,83 @@ REPEATS = 4
 REPEATED_MARKS = 24  # of a run shorter than 4, which may be honest: dots, rules, "no, no, no"
 
 
+LOOK_S = 0.05  # between two looks at whether a person has had enough
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a completion took, as the model or the endpoint counts them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Stream:
+    """An iterator of pieces that says, once it has ended, what it took.
+
+    usage: None where nobody counted. attention: which parts of the prompt a local model looked at
+    (`foveate.pipeline.decoding.attention.Attended`), None elsewhere.
+    """
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = iter(pieces)
+        self.usage: Usage | None = None
+        self.attention: Any = None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def follow(self, pieces: Iterable[str]) -> Stream:
+        """Take the pieces from here, for a source that must know its own stream."""
+        self._pieces = iter(pieces)
+        return self
+
+    def close(self) -> None:
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a generator wrote. detail: the message of an error."""
+    """What a generator wrote. detail: of an error. usage, attention: of its `Stream`."""
 
     text: str
     stopped: Stopped
     seconds: float
     detail: str = ""
+    usage: Usage | None = None
+    attention: Any = None
 
 
 def complete(
     generator: Generator,
-    messages: Sequence[Mapping[str, str]],
+    messages: Sequence[Mapping[str, Any]],
     *,
     max_tokens: int = 256,
     stop: Sequence[str] = (),
     timeout_s: float = 120.0,
+    cancelled: threading.Event | None = None,
 ) -> Completion:
     """Run a generator to its end or to a limit.
 
     It runs in a thread of its own, because one that hangs in a call cannot be interrupted: it is
-    told to stop, and left behind if it does not.
+    told to stop, and left behind if it does not. cancelled: ends it when somebody sets it.
     """
     began = time.monotonic()
     pieces: queue.Queue[str | BaseException | None] = queue.Queue()
     cancel = threading.Event()
+    streams: list[Any] = []
 
     def run() -> None:
         try:
             stream = generator.generate(
                 messages, max_tokens=max_tokens, stop=stop, timeout_s=timeout_s
             )
+            streams.append(stream)
             for piece in stream:
                 pieces.put(piece)
                 if cancel.is_set():
@@ -70,7 +115,18 @@ def complete(
     ends = began + timeout_s + GRACE_S
     try:
         while True:
-            piece = pieces.get(timeout=max(0.0, ends - time.monotonic()))
+            try:
+                piece = pieces.get(timeout=max(0.0, min(LOOK_S, ends - time.monotonic())))
+            except queue.Empty:
+                if cancelled is not None and cancelled.is_set():
+                    stopped = "cancelled"
+                    break
+                if time.monotonic() >= ends:
+                    raise
+                continue
+            if cancelled is not None and cancelled.is_set():
+                stopped = "cancelled"
+                break
             if piece is None:
                 break
             if isinstance(piece, BaseException):
@@ -91,7 +147,9 @@ def complete(
     seconds = time.monotonic() - began
     if stopped == "end" and seconds >= timeout_s:
         stopped = "timeout"
-    return Completion(text, stopped, seconds, detail)  # type: ignore[arg-type]
+    usage = getattr(streams[0], "usage", None) if streams else None
+    attention = getattr(streams[0], "attention", None) if streams else None
+    return Completion(text, stopped, seconds, detail, usage, attention)  # type: ignore[arg-type]
 
 
 def repeats(text: str) -> int | None:

@@ -14,6 +14,7 @@ FOLDERS = {
     "reranker": "foveate.rerank",
     "compressor": "foveate.rerank.compress",
     "order": "foveate.rerank.order",
+    "decoding": "foveate.pipeline.decoding",
     "loader": "foveate.pipeline.ingest",
 }
 

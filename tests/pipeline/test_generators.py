@@ -259,3 +259,205 @@ def test_nobody_listening_is_one_line():
     generator = OpenAICompatible(base_url="http://127.0.0.1:9/v1", retries=0)
     with pytest.raises(ModelError, match="did not answer"):
         list(generator.generate(MESSAGES, timeout_s=2))
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def test_a_stream_that_breaks_off_is_an_error_and_not_an_end(endpoint):
+    endpoint.behave = lambda h, b: h.stream([event("The answer is for")])
+    got = complete(OpenAICompatible(base_url=endpoint.url), MESSAGES, timeout_s=5)
+    assert (got.text, got.stopped) == ("The answer is for", "error")
+    assert "broke off" in got.detail
+
+
+def test_a_finish_reason_is_an_end_even_without_the_closing_line(endpoint):
+    last = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+    endpoint.behave = lambda h, b: h.stream([event("All."), last])
+    got = complete(OpenAICompatible(base_url=endpoint.url), MESSAGES, timeout_s=5)
+    assert (got.text, got.stopped) == ("All.", "end")
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_an_endpoint_that_recovers_gives_its_answer(endpoint, code):
+    def behave(handler, body):
+        if len(endpoint.seen) == 1:
+            handler.send_response(code)
+            handler.send_header("Retry-After", "0.4")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+        else:
+            handler.stream([event("Here."), DONE])
+
+    endpoint.behave = behave
+    began = time.monotonic()
+    assert list(OpenAICompatible(base_url=endpoint.url).generate(MESSAGES)) == ["Here."]
+    assert len(endpoint.seen) == 2
+    # as long as the endpoint asked for, not the shorter pause of our own
+    assert time.monotonic() - began >= 0.4
+
+
+def test_an_endpoint_cannot_make_us_wait_past_the_time_that_is_left(endpoint):
+    def behave(handler, body):
+        handler.send_response(429)
+        handler.send_header("Retry-After", "3600")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    endpoint.behave = behave
+    began = time.monotonic()
+    got = complete(OpenAICompatible(base_url=endpoint.url), MESSAGES, timeout_s=0.5)
+    assert got.stopped == "error"
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'data: {"choices": 5}\n\n',
+        b'data: {"choices": ["x", {"delta": "y"}, {"delta": {"content": 7}}]}\n\n',
+        b'data: {"choices": null, "usage": {"prompt_tokens": "many"}}\n\n',
+        b"data: " + b"[" * 5000 + b"\n\n",
+        b"data: \xff\xfe\n\n",
+        b"x" * 5000 + b"\n",
+        b"event: ping\nid: 3\nretry: 1\n\n",
+    ],
+)
+def test_odd_json_is_told_or_passed_over_and_never_becomes_text(endpoint, line):
+    endpoint.behave = lambda h, b: h.stream([line, event("fine"), DONE])
+    got = complete(OpenAICompatible(base_url=endpoint.url), MESSAGES, timeout_s=5)
+    assert (got.text, got.stopped) in [("fine", "end"), ("", "error")]
+    assert "TypeError" not in got.detail
+    assert "AttributeError" not in got.detail
+
+
+def test_slow_tokens_come_as_they_are_made_and_end_at_the_limit(endpoint):
+    def behave(handler, body):
+        handler.stream(slow(handler))
+
+    def slow(handler):
+        for n in range(100):
+            yield event(f"w{n} ")
+            time.sleep(0.05)
+
+    endpoint.behave = behave
+    arrived = []
+    generator = OpenAICompatible(base_url=endpoint.url)
+    began = time.monotonic()
+    for piece in generator.generate(MESSAGES, timeout_s=0.6):
+        arrived.append((piece, time.monotonic() - began))
+    assert 3 <= len(arrived) <= 14
+    assert arrived[0][1] < 0.4 < time.monotonic() - began < 1.5
+    assert "".join(p for p, _ in arrived) == "".join(f"w{n} " for n in range(len(arrived)))
+
+
+def test_a_person_who_has_had_enough_ends_an_answer_within_moments(endpoint):
+    enough = threading.Event()
+
+    def behave(handler, body):
+        handler.stream([event("begun ")])
+        enough.set()
+        time.sleep(1.0)
+
+    endpoint.behave = behave
+    began = time.monotonic()
+    got = complete(OpenAICompatible(base_url=endpoint.url), MESSAGES, cancelled=enough)
+    assert got.stopped == "cancelled"
+    assert time.monotonic() - began < 0.9
+
+
+def test_what_an_answer_took_is_told(endpoint):
+    counted = b'data: {"choices": [], "usage": {"prompt_tokens": 31, "completion_tokens": 4}}\n\n'
+    endpoint.behave = lambda h, b: h.stream([event("Yes."), counted, DONE])
+    got = complete(OpenAICompatible(base_url=endpoint.url), MESSAGES, timeout_s=5)
+    assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (31, 4)
+    assert endpoint.seen[0][2]["stream_options"] == {"include_usage": True}
+
+
+def test_a_key_that_an_endpoint_repeats_is_not_printed(endpoint, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    told = b'data: {"error": "invalid key sk-very-secret"}\n\n'
+    endpoint.behave = lambda h, b: h.stream([told])
+    generator = OpenAICompatible(base_url=endpoint.url)
+    got = complete(generator, MESSAGES, timeout_s=5)
+    assert got.stopped == "error"
+    assert "sk-very-secret" not in got.detail
+    assert "invalid key" in got.detail
+    assert "sk-very-secret" not in repr(generator)
+
+
+@pytest.mark.parametrize("url", ["http://me:pw@localhost/v1", "http://localhost/v1?key=abcd"])
+def test_a_key_in_the_address_is_refused_without_repeating_it(url):
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY") as told:
+        OpenAICompatible(base_url=url)
+    assert "pw" not in str(told.value)
+    assert "abcd" not in str(told.value)
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_pictures_go_only_to_a_model_that_takes_them(endpoint, pictures):
+    import base64
+    import io
+
+    from PIL import Image
+
+    endpoint.behave = lambda h, b: h.stream([event("Red."), DONE])
+    generator = OpenAICompatible(base_url=endpoint.url, pictures=pictures)
+    image = Image.new("RGB", (4000, 20), (200, 10, 10))
+    list(generator.generate([{"role": "user", "content": "Colour?", "images": [image]}]))
+    (message,) = endpoint.seen[0][2]["messages"]
+    if not pictures:
+        assert message == {"role": "user", "content": "Colour?"}
+        return
+    text, picture = message["content"]
+    assert text == {"type": "text", "text": "Colour?"}
+    head, _, data = picture["image_url"]["url"].partition(",")
+    assert head == "data:image/jpeg;base64"
+    sent = Image.open(io.BytesIO(base64.b64decode(data)))
+    assert max(sent.size) <= 1536
+    assert sent.getpixel((5, 2))[0] > 150
+
+
+def test_llamacpp_that_is_not_installed_names_what_to_do():
+    import importlib.util
+
+    from foveate.pipeline.errors import MissingExtra
+    from foveate.pipeline.generators.llamacpp import LlamaCpp
+
+    if importlib.util.find_spec("llama_cpp") is not None:
+        pytest.skip("llama-cpp-python is installed")
+    generator = LlamaCpp()
+    with pytest.raises(MissingExtra, match="llama-cpp-python"):
+        list(generator.generate(MESSAGES))
+    assert complete(generator, MESSAGES).stopped == "error"
+
+
+def test_llamacpp_streams_what_its_library_yields(monkeypatch, tmp_path):
+    import sys
+    import types
+
+    from foveate.pipeline.generators.llamacpp import LlamaCpp
+
+    asked = {}
+
+    class Llama:
+        def __init__(self, **options):
+            asked["made"] = options
+
+        def tokenize(self, data, *, add_bos, special):
+            # text that spells a special token must not become one
+            assert not special
+            return list(data)
+
+        def create_chat_completion(self, **options):
+            asked["chat"] = options
+            for text in (None, "Dogs bark ", "at night. STOP", "more"):
+                yield {"choices": [{"delta": {"content": text} if text else {"role": "x"}}]}
+
+    monkeypatch.setitem(sys.modules, "llama_cpp", types.SimpleNamespace(Llama=Llama))
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    got = complete(LlamaCpp(path=file, window_tokens=512), MESSAGES, max_tokens=9, stop=["STOP"])
+    assert (got.text, got.stopped) == ("Dogs bark at night. ", "end")
+    assert (asked["made"]["n_ctx"], asked["chat"]["max_tokens"]) == (512, 9)
+    assert asked["chat"]["messages"] == MESSAGES
