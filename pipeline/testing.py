@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from foveate.pipeline.protocols import Encoder
+from foveate.pipeline.protocols import Compressor, Encoder, Resources
+from foveate.pipeline.types import Context, Hit, Locator, Passage, Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foveate.pipeline.types import Floats
+    from foveate.pipeline.types import Floats, Modality
 
 TEXTS: tuple[str, ...] = (
     "The wing's aspect ratio is limited by its weight.",
@@ -203,3 +206,130 @@ class HashedWords:
     def token_spans(self, text: str) -> NDArray[np.int32]:
         spans = [m.span() for m in re.finditer(r"\w+|[^\w\s]", text)]
         return np.asarray(spans, dtype=np.int32).reshape(-1, 2)
+
+
+def hit_of(
+    text: str,
+    *,
+    id: int = 1,
+    title: str = "",
+    score: float = 0.9,
+    modality: Modality = "text",
+    source_text: str | None = None,
+    start: int = 0,
+) -> Hit:
+    """Return a hit of a passage that begins at `start` of its source; its own text by default."""
+    held = text if source_text is None else source_text
+    digest = hashlib.sha256(f"{title}\x00{held}".encode("utf-8", "surrogatepass")).hexdigest()
+    source = Source(digest[:32], ("/d/notes.txt",), "text/plain", "text", len(held), 0.0)
+    place = Locator((start, start + len(text))) if text else Locator()
+    return Hit(Passage(id, id - 1, source, modality, text, place, title), score, {"dense": score})
+
+
+def lend(hits: Sequence[Hit] = (), **parts: Any) -> Resources:
+    """Return what the engine lends to a stage, over these hits and light stand-ins."""
+    from foveate.pipeline.ingest.sentences import sentences
+
+    texts = {hit.passage.source.id: hit.passage.text for hit in hits}
+
+    def missing(*_: Any) -> Any:
+        raise LookupError("this stand-in lends no such thing")
+
+    lent: Mapping[str, Any] = {
+        "encoders": {"text": HashedWords()},
+        "index": None,
+        "folder": Path(),
+        "text": texts.__getitem__,
+        "image": missing,
+        "sentences": sentences,
+        "reader": missing,
+        "generator": missing,
+    }
+    return Resources(**{**lent, **parts})
+
+
+def count_words(text: str) -> int:
+    return len(re.findall(r"\w+|[^\w\s]", text))
+
+
+def check_context(
+    context: Context, hits: Sequence[Hit], budget_tokens: int, count: Callable[[str], int]
+) -> None:
+    """Assert that every kept span is verbatim, in its passage, kept once, and within the budget."""
+    n_tokens = 0
+    places: set[tuple[str, int]] = set()
+    for kept in context.kept:
+        assert kept.hit in hits
+        passage = kept.hit.passage
+        base = passage.locator.span[0] if passage.locator.span else 0
+        for start, end in kept.spans:
+            assert base <= start < end <= base + len(passage.text)
+            n_tokens += count(passage.text[start - base : end - base])
+            held = {(passage.source.id, at) for at in range(start, end)}
+            assert not held & places
+            places |= held
+    assert context.n_tokens == n_tokens <= budget_tokens
+
+
+class CompressorContract:
+    """What every compressor must do. Subclass as `TestX` and give the fixture."""
+
+    passages: Sequence[str] = TEXTS
+    query = "What limits the wing's aspect ratio?"
+
+    @pytest.fixture
+    def compressor(self) -> Compressor:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def hits(self) -> list[Hit]:
+        return [hit_of(text, id=i) for i, text in enumerate(self.passages, start=1)]
+
+    def test_no_hits_give_an_empty_context(self, compressor: Compressor) -> None:
+        context = compressor.compress(self.query, [], 100, count_tokens=count_words)
+        assert (context.kept, context.n_tokens) == ((), 0)
+
+    def test_what_fits_is_kept_whole(self, compressor: Compressor, hits: list[Hit]) -> None:
+        context = compressor.compress(self.query, hits, 10_000, count_tokens=count_words)
+        check_context(context, hits, 10_000, count_words)
+        kept = {k.hit.passage.id for k in context.kept if k.spans}
+        assert kept == {h.passage.id for h in hits if h.passage.text.strip()} - self.repeats(hits)
+
+    def repeats(self, hits: Sequence[Hit]) -> set[int]:
+        """Return the hits whose place in their source another hit holds already."""
+        seen: set[tuple[str, Any]] = set()
+        found = set()
+        for hit in hits:
+            place = (hit.passage.source.id, hit.passage.locator.span)
+            if place in seen:
+                found.add(hit.passage.id)
+            seen.add(place)
+        return found
+
+    @pytest.mark.parametrize("budget", [1, 2, 7, 20, 60, 200])
+    def test_never_over_the_budget_and_never_nothing(
+        self, compressor: Compressor, hits: list[Hit], budget: int
+    ) -> None:
+        context = compressor.compress(self.query, hits, budget, count_tokens=count_words)
+        check_context(context, hits, budget, count_words)
+        assert context.n_tokens > 0
+
+    def test_one_and_identical_candidates_pass_through(self, compressor: Compressor) -> None:
+        text = "The wing's aspect ratio is limited by its weight. Birds know it."
+        for hits in ([hit_of(text)], [hit_of(text, id=i, title=str(i)) for i in (1, 2, 3)]):
+            context = compressor.compress(self.query, hits, 500, count_tokens=count_words)
+            assert [k.hit for k in context.kept] == hits
+            small = compressor.compress(self.query, hits, 12, count_tokens=count_words)
+            check_context(small, hits, 12, count_words)
+            assert small.n_tokens > 0
+
+    def test_no_budget_keeps_nothing(self, compressor: Compressor, hits: list[Hit]) -> None:
+        context = compressor.compress(self.query, hits, 0, count_tokens=count_words)
+        assert context.n_tokens == 0
+        assert not any(kept.spans for kept in context.kept)
+
+    def test_it_is_deterministic(self, compressor: Compressor, hits: list[Hit]) -> None:
+        one, two = (
+            compressor.compress(self.query, hits, 40, count_tokens=count_words) for _ in range(2)
+        )
+        assert one == two
