@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foveate.encoders.bert import Bert, Shape
+    from foveate.encoders.late import LateMiniLM
     from foveate.pipeline.protocols import Input
     from foveate.pipeline.types import Floats
 
@@ -91,7 +92,7 @@ class MiniLM:
 
     @cached_property
     def _pooling(self) -> str:
-        return _read_pooling(self._folder)
+        return read_pooling(self._folder)
 
     @property
     def dim(self) -> int:
@@ -192,6 +193,12 @@ class MiniLM:
         """
         return self._pieces.spans(text)
 
+    def late(self, **options: Any) -> LateMiniLM:
+        """Return an encoder of one vector a token, with these weights; options: its own."""
+        from foveate.encoders.late import LateMiniLM
+
+        return LateMiniLM(texts=self, **options)
+
     def _load(self) -> Bert:
         with self._lock:
             if self._bert is None:
@@ -254,7 +261,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ModelError(f"cannot read the model's {str(path)!r}: {error}") from error
 
 
-def _read_pooling(folder: Path) -> str:
+def read_pooling(folder: Path) -> str:
     """Return 'mean' or 'cls' as the folder's modules say."""
     modules = folder / "modules.json"
     if modules.is_file():

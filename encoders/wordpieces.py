@@ -54,6 +54,15 @@ class WordPieces:
     def end(self) -> int:
         return self._find("[SEP]", "</s>")
 
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """The token of each id."""
+        known = self._tokenizer.get_vocab(with_added_tokens=True)
+        words = [""] * (max(known.values()) + 1)
+        for word, number in known.items():
+            words[number] = word
+        return words
+
     def _find(self, *tokens: str) -> int:
         for token in tokens:
             number = self._tokenizer.token_to_id(token)

@@ -1,1 +1,3 @@
-REGISTRY: dict[str, str] = {}
+REGISTRY: dict[str, str] = {
+    "late": "foveate.rerank.late:Late",
+}

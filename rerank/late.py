@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.errors import ConfigError
-from foveate.pipeline.types import Hit, MultiVectors
+from foveate.pipeline.types import Hit
 
 if TYPE_CHECKING:
     from foveate.kernels.maxsim import Documents
@@ -142,13 +142,10 @@ class Late:
 
         from foveate.kernels.maxsim import Documents
 
-        stored = None
         if ROLE in self._resources.encoders:
-            stored = self._resources.index.token_vectors([hit.passage.id for hit in hits])
-        if stored is None:
-            made = self.encoder.encode([_encoded(hit) for hit in hits])
+            made = self._resources.index.token_vectors([hit.passage.id for hit in hits])
         else:
-            made = stored
+            made = self.encoder.encode([_encoded(hit) for hit in hits])
         return Documents(torch.from_numpy(made.vectors), torch.from_numpy(made.offsets))
 
 
