@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foveate.pipeline import contrast
 from foveate.pipeline import prompt as prompts
 from foveate.pipeline.answerable import THRESHOLD, Answerable, judge
 from foveate.pipeline.cite import Boxes, Cited, cite, display, quote
-from foveate.pipeline.completion import Completion, complete
+from foveate.pipeline.completion import complete
 from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.evidence import Evidence, gather, select
+from foveate.pipeline.looks import Looks
+from foveate.pipeline.trace import (
+    Stages,
+    trace_cited,
+    trace_context,
+    trace_evidence,
+    trace_generation,
+    trace_hits,
+)
 from foveate.pipeline.types import Answer, Citation
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from foveate.pipeline.protocols import Encoder, Generator
-    from foveate.pipeline.types import Hit
+    from foveate.pipeline.types import Box, Context, Hit, Passage
 
 NOT_FOUND = "Not found in these documents."
 REFUSES = re.compile(
@@ -41,7 +54,9 @@ class AnswerOptions:
     n_sentences: quoted at most. n_passages, budget_tokens: shown to the reader at most.
     max_tokens, timeout_s: of the generated answer.
     least_support: of a generated sentence, 0..1. keep_unsupported: mark such a sentence instead of
-    dropping it. threshold: answerability, 0..1, under which nothing is answered.
+    dropping it. threshold: answerability, 0..1, under which nothing is answered. n_pictures: shown
+    to a reader that takes pictures. contrast: let the reader say what is relevant and why before
+    it answers.
     """
 
     candidates: int = 10
@@ -54,6 +69,8 @@ class AnswerOptions:
     least_support: float = 0.45
     keep_unsupported: bool = False
     threshold: float = THRESHOLD
+    n_pictures: int = 2
+    contrast: bool = False
 
     def __post_init__(self) -> None:
         least = {
@@ -74,37 +91,62 @@ class AnswerOptions:
             raise ConfigError(f"expected [generate] timeout_s > 0, got {self.timeout_s!r}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What an answer is made from. Every call may be missing, and is then done without.
+
+    texts: canonical text of a source by its id. boxes: (page, box) pairs of a span of a source.
+    context: what a compressor kept of the hits. arrange: puts what the reader is shown into order.
+    image: the picture behind a passage.
+    """
+
+    hits: Sequence[Hit]
+    texts: Callable[[str], str]
+    encoder: Encoder | None = None
+    generator: Generator | None = None
+    boxes: Boxes | None = None
+    context: Context | None = None
+    arrange: Callable[[Context], Context] | None = None
+    image: Callable[[Passage], Image] | None = None
+
+
 def answer(
     question: str,
-    hits: Sequence[Hit],
+    material: Material,
     *,
-    texts: Callable[[str], str],
-    encoder: Encoder | None = None,
-    generator: Generator | None = None,
     options: AnswerOptions | None = None,
-    boxes: Boxes | None = None,
+    stages: Stages | None = None,
 ) -> Answer:
     """Answer a question from the hits alone; every sentence carries the span it comes from.
 
-    texts: canonical text of a source by its id. boxes: (page, box) pairs of a span of a source.
-    Whatever the generator does, the hits come back, and what it failed at stands in the trace.
+    stages: of what was done before, so that one trace holds all. Whatever the generator does, the
+    hits come back, and what it failed at stands in the trace.
     """
-    options = options or AnswerOptions()
-    trace: dict[str, Any] = {}
+    options, stages = options or AnswerOptions(), stages or Stages()
+    hits, context = material.hits, material.context
+    trace: dict[str, Any] = {"question": question}
     asked = question[:LONGEST_QUESTION]
     if len(question) > len(asked):
         trace["question_cut_to"] = LONGEST_QUESTION
+    kept = None
+    if context is not None:
+        kept = {k.hit.passage.id: k.spans for k in context.kept}
+        trace["context"] = trace_context(context)
 
-    evidence = gather(asked, hits, texts=texts, encoder=encoder)
-    chosen = select(evidence, options.n_sentences)
+    with stages.timed("evidence") as row:
+        evidence = gather(asked, hits, texts=material.texts, encoder=material.encoder, kept=kept)
+        chosen = select(evidence, options.n_sentences)
+        row["sentences"] = len(evidence.sentences)
     trace["evidence"] = trace_evidence(evidence, chosen)
 
-    cited = generate_cited(evidence, encoder, generator, options, boxes, trace)
+    cited = generate_cited(evidence, material, options, trace, stages)
     if cited is None:
         trace["mode"] = "extractive"
-        cited = quote(chosen, evidence, boxes)
+        cited = quote(chosen, evidence, material.boxes)
+    trace["cite"] = {**trace_cited(cited, evidence), **trace.pop("refused_draft", {})}
 
-    verdict = judge(evidence, chosen)
+    with stages.timed("judge"):
+        verdict = judge(evidence, chosen)
     trace["answerable"] = {
         "score": round(verdict.score, 4),
         "threshold": options.threshold,
@@ -113,73 +155,109 @@ def answer(
     if verdict.score < options.threshold or not cited.citations:
         trace["held_back"] = {"text": cited.text, "by": "answerable", "reason": verdict.reason}
         cited = Cited("", ())
-    cited = add_picture(asked, hits, cited, boxes)
+    cited = add_picture(asked, hits, cited, material.boxes)
 
     trace["hits"] = trace_hits(hits, evidence)
     text = cited.text or refusal(evidence, hits, verdict, trace)
+    trace["answer"] = text
+    trace["stages"] = stages.rows
     return Answer(question, text, cited.citations, bool(cited.citations), tuple(hits), trace)
 
 
 def generate_cited(
     evidence: Evidence,
-    encoder: Encoder | None,
-    generator: Generator | None,
+    material: Material,
     options: AnswerOptions,
-    boxes: Boxes | None,
     trace: dict[str, Any],
+    stages: Stages,
 ) -> Cited | None:
     """Let the reader write the answer and cite it; None where its answer cannot be used."""
+    generator = material.generator
     if options.extractive or generator is None or generator.name == "extractive":
         return None
     if not evidence.sentences:
         return None
     # a generator is foreign code: whatever it raises, the hits and a quote are still returned
     try:
-        made = prompts.build(
-            evidence,
-            count_tokens=generator.count_tokens,
-            window_tokens=generator.window_tokens,
-            max_tokens=options.max_tokens,
-            budget_tokens=options.budget_tokens,
-            n_passages=options.n_passages,
-        )
+        with stages.timed("prompt"):
+            made = prompts.build(
+                evidence,
+                material.hits,
+                count_tokens=generator.count_tokens,
+                window_tokens=generator.window_tokens,
+                max_tokens=options.max_tokens,
+                budget_tokens=options.budget_tokens,
+                n_passages=options.n_passages,
+                context=material.context,
+                arrange=material.arrange,
+                instructions=contrast.INSTRUCTIONS if options.contrast else prompts.INSTRUCTIONS,
+                images=pictures(material, options.n_pictures, generator),
+            )
     except Exception as error:
         trace["generation"] = {"stopped": "error", "detail": f"{type(error).__name__}: {error}"}
         return None
     trace["prompt"] = dict(made.trace)
-    written = complete(
-        generator,
-        made.messages,
-        max_tokens=options.max_tokens,
-        stop=("<passage", "</passage", "\nQuestion:"),
-        timeout_s=options.timeout_s,
-    )
+    with stages.timed("generate", generator=generator.name):
+        written = complete(
+            generator,
+            made.messages,
+            max_tokens=options.max_tokens,
+            stop=("<passage", "</passage", "\nQuestion:"),
+            timeout_s=options.timeout_s,
+        )
     trace["generation"] = trace_generation(generator.name, written)
-    if not written.text.strip() or written.stopped == "error" or REFUSES.search(written.text):
+    said = written.text
+    if options.contrast:
+        explained = contrast.parse(said, [s.number for s in made.shown])
+        trace["contrast"], said = explained.as_trace(), explained.answer
+    if not said.strip() or written.stopped == "error" or REFUSES.search(said):
         return None
     allowed = [
         i for i, s in enumerate(evidence.sentences) if any(shown.holds(s) for shown in made.shown)
     ]
-    cited = cite(
-        written.text,
-        evidence,
-        allowed,
-        encoder=encoder,
-        least_support=options.least_support,
-        keep_unsupported=options.keep_unsupported,
-        boxes=boxes,
-    )
-    trace["cite"] = {
-        "markers_removed": cited.removed,
-        "dropped": [
-            {"sentence": d.sentence, "by": d.by, "reason": d.reason} for d in cited.dropped
-        ],
-        "supports": [round(s, 4) for s in cited.supports],
-    }
+    with stages.timed("cite"):
+        cited = cite(
+            said,
+            evidence,
+            allowed,
+            encoder=material.encoder,
+            attention=Looks.of(written, said, made, evidence) if not options.contrast else None,
+            least_support=options.least_support,
+            keep_unsupported=options.keep_unsupported,
+            boxes=material.boxes,
+        )
     if not cited.citations:
+        refused = trace_cited(cited, evidence)
+        trace["refused_draft"] = {k: refused[k] for k in ("markers_removed", "dropped")}
         return None
     trace["mode"] = "generated"
     return cited
+
+
+def pictures(material: Material, n: int, generator: Generator) -> list[Image]:
+    """Return the first pictures and pages among the hits, for a generator that takes them."""
+    if material.image is None or "image" not in getattr(generator, "reads", ()):
+        return []
+    found: list[Image] = []
+    for hit in material.hits:
+        if len(found) == n:
+            break
+        if hit.passage.modality in ("image", "page"):
+            found.append(crop(material.image(hit.passage), hit.passage.locator.boxes))
+    return found
+
+
+def crop(image: Image, boxes: Sequence[Box]) -> Image:
+    """Return the part of a page that holds all the boxes, the whole where there are none."""
+    if not boxes:
+        return image
+    edges = (
+        min(b.x0 for b in boxes) * image.width,
+        min(b.y0 for b in boxes) * image.height,
+        max(b.x1 for b in boxes) * image.width,
+        max(b.y1 for b in boxes) * image.height,
+    )
+    return image.crop((int(edges[0]), int(edges[1]), math.ceil(edges[2]), math.ceil(edges[3])))
 
 
 def add_picture(question: str, hits: Sequence[Hit], cited: Cited, boxes: Boxes | None) -> Cited:
@@ -234,46 +312,3 @@ def refusal(
     short = display(nearest.text)
     short = short if len(short) <= 160 else f"{short[:157]}..."
     return f"{NOT_FOUND} Nearest, in {display(nearest.passage.source.name)}: \u201c{short}\u201d"
-
-
-def trace_evidence(evidence: Evidence, chosen: Sequence[int]) -> dict[str, Any]:
-    return {
-        "asks_for": evidence.question.kind,
-        "sentences": len(evidence.sentences),
-        "notes": list(evidence.notes),
-        "chosen": [
-            {
-                "label": evidence.sentences[i].passage.label,
-                "span": list(evidence.sentences[i].span),
-                "score": round(evidence.sentences[i].score, 4),
-                **{k: round(v, 4) for k, v in evidence.sentences[i].parts.items()},
-            }
-            for i in chosen
-        ],
-    }
-
-
-def trace_hits(hits: Sequence[Hit], evidence: Evidence) -> list[dict[str, Any]]:
-    """Show every hit with its score at every stage and its best sentence's."""
-    best: dict[int, float] = {}
-    for sentence in evidence.sentences:
-        best[sentence.hit] = max(best.get(sentence.hit, 0.0), sentence.score)
-    return [
-        {
-            "label": hit.passage.label,
-            "score": hit.score,
-            "scores": dict(hit.scores),
-            "evidence": round(best[i], 4) if i in best else None,
-        }
-        for i, hit in enumerate(hits)
-    ]
-
-
-def trace_generation(name: str, written: Completion) -> dict[str, Any]:
-    return {
-        "generator": name,
-        "stopped": written.stopped,
-        "seconds": round(written.seconds, 3),
-        "text": written.text,
-        "detail": written.detail,
-    }

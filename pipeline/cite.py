@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ from foveate.pipeline.ingest.sentences import sentences
 from foveate.pipeline.types import Box, Citation
 
 if TYPE_CHECKING:
+    from foveate.pipeline.looks import Looks
     from foveate.pipeline.protocols import Encoder
 
 Boxes: TypeAlias = Callable[[str, tuple[int, int]], Sequence[tuple[int, Box]]]
@@ -22,8 +23,10 @@ Dropper = Literal["cite"]
 MARKER = re.compile(r"\[\^?\d+(?:\s*[,;\u2013-]\s*\^?\d+)*\]")
 LEADS = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)]|(?:final )?answer\s*[:-])\s+", re.IGNORECASE)
 NEGATION = frozenset({"not", "no", "never", "none", "neither", "nor", "without", "cannot"})
-# weights of the alignment of a claim with a sentence, each part 0..1
+# weights of the alignment of a claim with a sentence, each part 0..1; what a local model looked at
+# while it wrote comes on top, and decides between sentences that read alike
 MEANING, OVERLAP, BEARING = 0.35, 0.5, 0.15
+LOOKED = 0.1
 NEGATION_COST = 0.15
 
 
@@ -37,24 +40,36 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Cited:
-    """An answer's text with its markers. removed: markers that the model wrote itself."""
-
-    text: str
-    citations: tuple[Citation, ...]
-    dropped: tuple[Dropped, ...] = ()
-    removed: int = 0
-    supports: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence of an answer, and the sentences that support it. missing: what none holds."""
+    """A sentence of an answer, and the sentences that support it.
+
+    missing: names and numbers that none of them holds. parts: of the first one's support, each
+    0..1: meaning, overlap of words, bearing on the question, and how much it was looked at.
+    """
 
     text: str
     evidence: tuple[int, ...]
     support: float
     missing: frozenset[str] = frozenset()
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """An answer's text with its markers. removed: markers that the model wrote itself.
+
+    claims: every sentence of it, also those that were dropped.
+    """
+
+    text: str
+    citations: tuple[Citation, ...]
+    dropped: tuple[Dropped, ...] = ()
+    removed: int = 0
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def supports(self) -> tuple[float, ...]:
+        return tuple(claim.support for claim in self.claims)
 
 
 @dataclass(slots=True)
@@ -74,6 +89,7 @@ def cite(
     allowed: Sequence[int],
     *,
     encoder: Encoder | None = None,
+    attention: Looks | None = None,
     least_support: float = 0.45,
     keep_unsupported: bool = False,
     boxes: Boxes | None = None,
@@ -82,10 +98,11 @@ def cite(
 
     allowed: indices of the evidence sentences that the reader was shown. A sentence of the answer
     that none of them supports is dropped, or kept without a marker if keep_unsupported is set.
+    attention: what a local model looked at while it wrote.
     """
     bare, removed = strip_markers(answer)
     texts = claims(bare)
-    aligned = align(texts, evidence, allowed, encoder)
+    aligned = align(texts, evidence, allowed, encoder, attention)
     dropped: list[Dropped] = []
     kept: list[Claim] = []
     for claim in aligned:
@@ -97,17 +114,15 @@ def cite(
         elif keep_unsupported:
             kept.append(Claim(f"{claim.text} (not supported)", (), claim.support))
     text, citations = write(kept, evidence, boxes)
-    return Cited(text, citations, tuple(dropped), removed, tuple(c.support for c in aligned))
+    return Cited(text, citations, tuple(dropped), removed, tuple(aligned))
 
 
 def quote(chosen: Sequence[int], evidence: Evidence, boxes: Boxes | None = None) -> Cited:
     """Make an answer of evidence sentences themselves, each cited at its own place."""
-    kept = [
-        Claim(display(evidence.sentences[i].text), (i,), evidence.sentences[i].score)
-        for i in chosen
-    ]
+    # a quote supports itself
+    kept = [Claim(display(evidence.sentences[i].text), (i,), 1.0) for i in chosen]
     text, citations = write(kept, evidence, boxes)
-    return Cited(text, citations, supports=tuple(1.0 for _ in kept))
+    return Cited(text, citations, claims=tuple(kept))
 
 
 def strip_markers(answer: str) -> tuple[str, int]:
@@ -133,7 +148,11 @@ def display(text: str) -> str:
 
 
 def align(
-    texts: Sequence[str], evidence: Evidence, allowed: Sequence[int], encoder: Encoder | None
+    texts: Sequence[str],
+    evidence: Evidence,
+    allowed: Sequence[int],
+    encoder: Encoder | None,
+    attention: Looks | None = None,
 ) -> list[Claim]:
     """Find for each claim the sentence that supports it best, and others for what that lacks."""
     cosines = None
@@ -141,52 +160,64 @@ def align(
         cosines = encoder.encode(list(texts)) @ evidence.vectors[list(allowed)].T  # (claims, a)
     made = []
     for row, text in enumerate(texts):
-        scored = [
-            (match(text, evidence.sentences[i], evidence.question, meaning), -i)
-            for i, meaning in zip(
-                allowed,
-                cosines[row] if cosines is not None else [None] * len(allowed),
-                strict=True,
-            )
-        ]
+        looked = attention.shares(text, allowed) if attention is not None else {}
+        scored = []
+        for column, i in enumerate(allowed):
+            meaning = float(cosines[row, column]) if cosines is not None else None
+            parts = compare(text, evidence.sentences[i], evidence.question, meaning)
+            if looked:
+                parts["looked"] = looked.get(i, 0.0)
+            scored.append((worth(parts), -i, parts))
         made.append(best_support(text, scored, evidence))
     return made
 
 
-def best_support(text: str, scored: Sequence[tuple[float, int]], evidence: Evidence) -> Claim:
-    """Take the best sentence, and up to two more that hold names or numbers it lacks."""
-    if not scored:
-        return Claim(text, (), 0.0, required(text, evidence.question))
-    ranked = sorted(scored, reverse=True)
+def best_support(
+    text: str, scored: Sequence[tuple[float, int, Mapping[str, float]]], evidence: Evidence
+) -> Claim:
+    """Take the best sentence, and up to two more that hold names or numbers it lacks.
+
+    scored: (worth, minus the sentence's index, parts).
+    """
     needs = required(text, evidence.question)
+    if not scored:
+        return Claim(text, (), 0.0, needs)
+    ranked = sorted(scored, key=lambda one: one[:2], reverse=True)
     # a sentence that holds all that is needed goes before one that only reads alike
-    ranked.sort(key=lambda pair: len(needs - held(evidence.sentences[-pair[1]])))
-    support, first = ranked[0][0], -ranked[0][1]
-    used, missing = [first], needs - held(evidence.sentences[first])
+    ranked.sort(key=lambda one: len(needs - held(evidence.sentences[-one[1]])))
+    support, first, parts = ranked[0]
+    used, missing = [-first], needs - held(evidence.sentences[-first])
     for _ in range(2):
         if not missing:
             break
-        gains = [(len(missing & held(evidence.sentences[-i])), s, i) for s, i in ranked]
+        gains = [(len(missing & held(evidence.sentences[-i])), s, i) for s, i, _ in ranked]
         gain, _, i = max(gains)
         if not gain:
             break
         used.append(-i)
         missing -= held(evidence.sentences[-i])
-    return Claim(text, tuple(used), support, missing)
+    return Claim(text, tuple(used), min(1.0, support), missing, parts)
 
 
-def match(text: str, sentence: Sentence, question: Question, meaning: float | None) -> float:
-    """Return how well a sentence supports a claim, 0..1: meaning, words and bearing."""
+def compare(
+    text: str, sentence: Sentence, question: Question, meaning: float | None
+) -> dict[str, float]:
+    """Compare a claim with a sentence: meaning, words, bearing, and whether only one denies."""
     claimed = terms.terms(text)
     have = sentence.terms | frozenset(terms.terms(sentence.passage.context))
     weight = {t: 0.4 if t in question.weights else 1.0 for t in claimed}
     total = sum(weight.values())
     overlap = sum(w for t, w in weight.items() if t in have) / total if total else 0.0
-    near = max(0.0, float(meaning)) if meaning is not None else overlap
-    value = MEANING * near + OVERLAP * overlap + BEARING * sentence.score
+    near = max(0.0, meaning) if meaning is not None else overlap
     denies = bool(NEGATION & set(terms.words(text)))
-    if denies != bool(NEGATION & set(terms.words(sentence.text))):
-        value -= NEGATION_COST
+    differ = denies != bool(NEGATION & set(terms.words(sentence.text)))
+    return {"meaning": near, "overlap": overlap, "bearing": sentence.score, "denies": float(differ)}
+
+
+def worth(parts: Mapping[str, float]) -> float:
+    """Return how well a sentence supports a claim, 0..1, a little more where looked at."""
+    value = MEANING * parts["meaning"] + OVERLAP * parts["overlap"] + BEARING * parts["bearing"]
+    value += LOOKED * parts.get("looked", 0.0) - NEGATION_COST * parts["denies"]
     return max(0.0, value)
 
 

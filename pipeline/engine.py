@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
+    from foveate.pipeline.answer import AnswerOptions
     from foveate.pipeline.config import Config
     from foveate.pipeline.protocols import Encoder, Generator, Progress
     from foveate.pipeline.reader import Reader
     from foveate.pipeline.refine import Refinery
+    from foveate.pipeline.trace import Stages
+    from foveate.pipeline.types import Context
 
 DEFAULT_NAME = ".foveate"
-ROLES = ("text", "image")
-BUILD_TABLES = ("encoders.text", "encoders.image", "index", "ingest")
+ROLES = ("text", "image", "tokens")
+BUILD_TABLES = ("encoders.text", "encoders.image", "encoders.tokens", "index", "ingest")
 SECRETS = ("ingest.pdf_passwords",)
 
 
@@ -133,7 +136,10 @@ def towers(encoders: Mapping[str, Encoder]) -> dict[str, Any]:
     """Return what the index must remember of each encoder."""
     from foveate.index.towers import Tower
 
-    return {role: Tower(role, e.tower, e.space, e.dim) for role, e in encoders.items()}
+    return {
+        role: Tower(role, e.tower, e.space, e.dim, getattr(e, "code", ""))
+        for role, e in encoders.items()
+    }
 
 
 def built_with(settings: Config) -> dict[str, Any]:
@@ -307,6 +313,7 @@ class Engine:
             QueryError: for an empty question or a filter that cannot be read.
         """
         from foveate.pipeline import answer
+        from foveate.pipeline.trace import Stages
 
         def boxes(source_id: str, span: tuple[int, int]) -> list[tuple[int, Box]]:
             # a writer may have taken the source away since it was found
@@ -318,20 +325,49 @@ class Engine:
         if isinstance(text, str) and not text.strip():
             raise QueryError("the question is empty: ask something")
         options, generator = self._answering(extractive)
-        wanted = options.candidates if k is None else k
-        hits = self._search(text, wanted, rerank=rerank, use="ask", where=where)
+        stages = Stages()
+        with stages.timed("search") as row:
+            wanted = options.candidates if k is None else k
+            hits = self._search(text, wanted, rerank=rerank, use="ask", where=where)
+            row["hits"] = len(hits)
         if watch is not None:
             watch("hits", hits)
             generator = generator and Watched(generator, watch)
-        return answer.answer(
-            text,
-            hits,
+        context, arrange = self._refine(text, hits, options, generator, stages)
+        material = answer.Material(
+            hits=hits,
             texts=self.text,
             encoder=self.encoders["text"],
             generator=generator,
-            options=options,
             boxes=boxes,
+            context=context,
+            arrange=arrange,
+            image=self.image,
         )
+        return answer.answer(text, material, options=options, stages=stages)
+
+    def _refine(
+        self,
+        text: str,
+        hits: Sequence[Hit],
+        options: AnswerOptions,
+        generator: Generator | None,
+        stages: Stages,
+    ) -> tuple[Context | None, Callable[[Context], Context] | None]:
+        """Compress the hits, and say how what is shown is to be ordered; None where neither is."""
+        compressor, orderer = self.refinery.compressor(), self.refinery.orderer()
+        context = None
+        if compressor is not None and hits:
+            count = generator.count_tokens if generator else self._read_with().count_tokens
+            with stages.timed("compress") as row:
+                context = compressor.compress(text, hits, options.budget_tokens, count_tokens=count)
+                row["kept"], row["tokens"] = len(context.kept), context.n_tokens
+
+        def arrange(kept: Context) -> Context:
+            with stages.timed("order"):
+                return orderer.order(text, kept) if orderer is not None else kept
+
+        return context, arrange if orderer is not None else None
 
     def show(self, hit: str | int) -> Passage:
         """Return the passage with this id or label ('3f2a90c1d4e5:7').

@@ -88,10 +88,15 @@ def gather(
     *,
     texts: Callable[[str], str],
     encoder: Encoder | None = None,
+    kept: Mapping[int, Sequence[tuple[int, int]]] | None = None,
 ) -> Evidence:
-    """Split the hits into sentences and score each against the question."""
+    """Split the hits into sentences and score each against the question.
+
+    kept: by passage id, the spans of the source that a compressor kept; what it left out is not
+    evidence. None takes all.
+    """
     notes: list[str] = []
-    found = split(hits, texts, notes)
+    found = split(hits, texts, notes, kept)
     asked = understand(question, hits)
     if len(found) > MOST_SENTENCES:
         keep = sorted(
@@ -134,7 +139,12 @@ def understand(question: str, hits: Sequence[Hit]) -> Question:
     return Question(question, terms.wanted(question), frozenset(terms.words(question)), weights)
 
 
-def split(hits: Sequence[Hit], texts: Callable[[str], str], notes: list[str]) -> list[Sentence]:
+def split(
+    hits: Sequence[Hit],
+    texts: Callable[[str], str],
+    notes: list[str],
+    kept: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+) -> list[Sentence]:
     """Cut each hit's passage into sentences; one place in a source gives one sentence."""
     found: list[Sentence] = []
     seen: set[tuple[str, tuple[int, int]]] = set()
@@ -151,18 +161,24 @@ def split(hits: Sequence[Hit], texts: Callable[[str], str], notes: list[str]) ->
         if source[span[0] : span[1]] != passage.text:
             notes.append(f"{passage.label} left out: its text is not at its place in the source")
             continue
-        for start, end in pieces(passage.text):
-            sentence = Sentence(
-                i,
-                passage,
-                (span[0] + start, span[0] + end),
-                passage.text[start:end],
-                frozenset(terms.terms(passage.text[start:end])),
-            )
+        spans = [(span[0] + start, span[0] + end) for start, end in pieces(passage.text)]
+        if kept is not None:
+            spans = within(spans, kept.get(passage.id, ()))
+        for start, end in spans:
+            text = source[start:end]
+            sentence = Sentence(i, passage, (start, end), text, frozenset(terms.terms(text)))
             if sentence.key not in seen:
                 seen.add(sentence.key)
                 found.append(sentence)
     return found
+
+
+def within(
+    spans: Sequence[tuple[int, int]], kept: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the parts of some spans that lie inside others."""
+    cut = ((max(a, c), min(b, d)) for a, b in spans for c, d in kept)
+    return [(start, end) for start, end in cut if start < end]
 
 
 def pieces(text: str) -> list[tuple[int, int]]:

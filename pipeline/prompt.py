@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.evidence import Evidence, Sentence
+from foveate.pipeline.types import Context, Hit, Kept
 
 if TYPE_CHECKING:
     from foveate.pipeline.types import Passage
+
+Arrange = Callable[[Context], Context]
 
 INSTRUCTIONS = (
     "You answer a question from quoted passages. Use only what the passages say. "
@@ -32,32 +35,36 @@ CONTROL = re.compile(
 SLACK_TOKENS = 96  # the chat template's own tokens, which only the model's tokenizer knows
 LEAST_TOKENS = 24  # of a window worth showing
 CONTEXT_CHARS = 200  # of a title or heading; it is a hint, the evidence is the text
+GAP = " \u2026 "  # stands for what a compressor left out between two spans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A passage, or a window of one, as the reader sees it. span: in the canonical text."""
+    """A passage, or parts of one, as the reader sees it. spans: in the canonical text."""
 
     number: int
     hit: int
     passage: Passage
-    span: tuple[int, int]
+    spans: tuple[tuple[int, int], ...]
     text: str
     whole: bool
 
     def holds(self, sentence: Sentence) -> bool:
-        return (
-            sentence.passage.source.id == self.passage.source.id
-            and self.span[0] <= sentence.span[0]
-            and sentence.span[1] <= self.span[1]
+        start, end = sentence.span
+        return sentence.passage.source.id == self.passage.source.id and any(
+            a <= start and end <= b for a, b in self.spans
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """The messages and what is in them. trace: JSON-able."""
+    """The messages and what is in them. trace: JSON-able.
 
-    messages: tuple[Mapping[str, str], ...]
+    The user's message has two keys beside its text, for ways of decoding that need them: `question`
+    is the text without any passage, `passages` are the [start, end) of each passage's text in it.
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
     shown: tuple[Shown, ...]
     nonce: str
     n_tokens: int
@@ -66,25 +73,36 @@ class Prompt:
 
 def build(
     evidence: Evidence,
+    hits: Sequence[Hit],
     *,
     count_tokens: Callable[[str], int],
     window_tokens: int,
     max_tokens: int,
     budget_tokens: int,
     n_passages: int,
+    context: Context | None = None,
+    arrange: Arrange | None = None,
+    instructions: str = INSTRUCTIONS,
+    images: Sequence[Any] = (),
 ) -> Prompt:
     """Fit the best evidence into a reader's window and mark it so that no text can imitate it.
 
-    budget_tokens: of the passages; less where the window leaves less.
+    budget_tokens: of the passages; less where the window leaves less. context: what a compressor
+    kept, taken in the place of the best passages. arrange: puts what is shown into another order;
+    without it, and without a context, the best passage stands last, next to the question.
     """
-    room = window_tokens - max_tokens - SLACK_TOKENS - count_tokens(INSTRUCTIONS)
+    room = window_tokens - max_tokens - SLACK_TOKENS - count_tokens(instructions)
     question, cut = clip(neutralise(evidence.question.text), max(16, room // 2), count_tokens)
     room = min(budget_tokens, room - count_tokens(question))
     while True:
-        picked, notes = fit(evidence, room, n_passages, count_tokens)
+        if context is not None:
+            picked, notes = take(context, hits, evidence, room, n_passages, count_tokens)
+        else:
+            picked, notes = fit(evidence, room, n_passages, count_tokens)
+        picked = order(picked, hits, evidence, arrange, count_tokens, given=context is not None)
         nonce = make_nonce(question, picked)
-        user = render(question, picked, nonce)
-        n_tokens = count_tokens(INSTRUCTIONS) + count_tokens(user)
+        user, places = render(question, picked, nonce)
+        n_tokens = count_tokens(instructions) + count_tokens(user)
         over = n_tokens + max_tokens + SLACK_TOKENS - window_tokens
         if over <= 0 or room <= 0:
             break
@@ -92,22 +110,90 @@ def build(
         room -= over
     if cut:
         notes.append("the question was cut to half of the reader's window")
+    asked = {
+        "role": "user",
+        "content": user,
+        "question": f"Question: {question}",
+        "passages": places,
+    }
+    if images:
+        asked["images"] = tuple(images)
+    messages = ({"role": "system", "content": instructions}, asked)
     trace = {
         "tokens": n_tokens,
         "window_tokens": window_tokens,
-        "passages": [
-            {"n": s.number, "label": s.passage.label, "span": list(s.span), "whole": s.whole}
-            for s in picked
-        ],
+        "messages": [{"role": m["role"], "content": m["content"]} for m in messages],
+        "images": len(images),
+        "passages": [trace_shown(s) for s in picked],
         "windows": sum(not s.whole for s in picked),
         "left_out": len({s.hit for s in evidence.sentences} - {s.hit for s in picked}),
         "notes": notes,
     }
-    messages = (
-        {"role": "system", "content": INSTRUCTIONS},
-        {"role": "user", "content": user},
-    )
     return Prompt(messages, tuple(picked), nonce, n_tokens, trace)
+
+
+def trace_shown(shown: Shown) -> dict[str, Any]:
+    spans = [list(span) for span in shown.spans]
+    return {"n": shown.number, "label": shown.passage.label, "spans": spans, "whole": shown.whole}
+
+
+def order(
+    picked: Sequence[Shown],
+    hits: Sequence[Hit],
+    evidence: Evidence,
+    arrange: Arrange | None,
+    count_tokens: Callable[[str], int],
+    *,
+    given: bool,
+) -> list[Shown]:
+    """Return what is shown in reading order. given: it stands in a compressor's order already."""
+    if arrange is None:
+        return list(picked) if given else list(reversed(picked))
+    best: dict[int, float] = {}
+    for sentence in evidence.sentences:
+        best[sentence.hit] = max(best.get(sentence.hit, 0.0), sentence.score)
+    filled = [s for s in picked if all(a < b for a, b in s.spans)]
+    kept = tuple(Kept(hits[s.hit], s.spans, best.get(s.hit, 0.0)) for s in filled)
+    arranged = arrange(Context(kept, sum(count_tokens(s.text) for s in filled)))
+    places = {k.hit.passage.id: i for i, k in enumerate(arranged.kept)}
+    return sorted(picked, key=lambda s: places.get(s.passage.id, len(places)))
+
+
+def take(
+    context: Context,
+    hits: Sequence[Hit],
+    evidence: Evidence,
+    room: int,
+    n_passages: int,
+    count_tokens: Callable[[str], int],
+) -> tuple[list[Shown], list[str]]:
+    """Show what a compressor kept, in its order; the lowest scores go where room is short."""
+    notes: list[str] = []
+    numbers = {hit.passage.id: i for i, hit in enumerate(hits)}
+    shown: list[tuple[float, Shown]] = []
+    for kept in context.kept:
+        passage, span = kept.hit.passage, kept.hit.passage.locator.span
+        if span is None or passage.id not in numbers:
+            continue
+        parts = [passage.text[a - span[0] : b - span[0]] for a, b in kept.spans]
+        if not any(part.strip() for part in parts):
+            continue
+        whole = tuple(kept.spans) == (tuple(span),)
+        text, number = GAP.join(parts), len(shown) + 1
+        made = Shown(number, numbers[passage.id], passage, tuple(kept.spans), text, whole)
+        shown.append((kept.score, made))
+
+    def cost(one: Shown) -> int:
+        return count_tokens(render_passage(one.passage, one.text, one.number, "0" * 8))
+
+    while len(shown) > 1 and sum(cost(one) for _, one in shown) > room:
+        worst = min(range(len(shown)), key=lambda i: (shown[i][0], -i))
+        notes.append(f"{shown[worst][1].passage.label} left out: no room")
+        shown.pop(worst)
+    if not shown or (len(shown) == 1 and cost(shown[0][1]) > room):
+        # one passage alone is too long: a window around its best sentence
+        return fit(evidence, room, n_passages, count_tokens)
+    return [replace(one, number=i) for i, (_, one) in enumerate(shown, start=1)], notes
 
 
 def fit(
@@ -139,7 +225,7 @@ def fit(
             if not text.strip():
                 continue
             notes.append(f"{passage.label} is longer than its share: a window of it was read")
-        picked.append(Shown(number, hit, passage, span, text, whole))
+        picked.append(Shown(number, hit, passage, (span,), text, whole))
         room -= marks + count_tokens(neutralise(text))
     return picked, notes
 
@@ -209,10 +295,17 @@ def make_nonce(question: str, shown: Sequence[Shown]) -> str:
         salt += 1
 
 
-def render(question: str, shown: Sequence[Shown], nonce: str) -> str:
-    """Return the user's message: the marked passages, best last, and the question after them."""
-    parts = [render_passage(s.passage, s.text, s.number, nonce) for s in reversed(shown)]
-    return "\n".join([*parts, f"Question: {question}"])
+def render(
+    question: str, shown: Sequence[Shown], nonce: str
+) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return the user's message, the passages before the question, and where each one's text is."""
+    text, places = "", []
+    for one in shown:
+        body = render_passage(one.passage, one.text, one.number, nonce)
+        start = len(text) + body.index("\n") + 1
+        places.append((start, len(text) + body.rindex("\n")))
+        text += f"{body}\n"
+    return f"{text}Question: {question}", tuple(places)
 
 
 def render_passage(passage: Passage, text: str, number: int, nonce: str) -> str:

@@ -7,12 +7,13 @@ import re
 
 import pytest
 
+from foveate.pipeline import contrast
 from foveate.pipeline import prompt as prompts
-from foveate.pipeline.answer import NOT_FOUND, AnswerOptions, answer
+from foveate.pipeline.answer import NOT_FOUND, AnswerOptions, Material, answer
 from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.evidence import gather
 from foveate.pipeline.testing import HashedWords
-from foveate.pipeline.types import Box, Hit, Locator, Passage, Source
+from foveate.pipeline.types import Box, Context, Hit, Kept, Locator, Passage, Source
 
 
 def hit_of(text, *, title="", number=0, score=0.9, modality="text", name="notes.txt", **place):
@@ -43,18 +44,31 @@ class Fixed:
             yield self.said
 
 
-def ask(question, hits, said=None, *, boxes=None, window_tokens=8192, **options):
+def ask(
+    question,
+    hits,
+    said=None,
+    *,
+    boxes=None,
+    context=None,
+    arrange=None,
+    image=None,
+    window_tokens=8192,
+    **options,
+):
     options = {"threshold": 0.0, "timeout_s": 5.0, **options}
     generator = said if said is None or isinstance(said, Fixed) else Fixed(said, window_tokens)
-    got = answer(
-        question,
-        hits,
+    material = Material(
+        hits=hits,
         texts={h.passage.source.id: h.passage.text for h in hits}.__getitem__,
         encoder=HashedWords(),
         generator=generator,
-        options=AnswerOptions(**options),
         boxes=boxes,
+        context=context,
+        arrange=arrange,
+        image=image,
     )
+    got = answer(question, material, options=AnswerOptions(**options))
     check(got, hits)
     return got
 
@@ -166,8 +180,7 @@ def test_passages_with_nothing_in_them_do_no_harm(text):
 def test_a_passage_that_is_not_at_its_place_is_left_out_and_told():
     got = answer(
         "When was the lighthouse built?",
-        [TOWER],
-        texts=lambda _: "other text",
+        Material(hits=[TOWER], texts=lambda _: "other text"),
         options=AnswerOptions(threshold=0),
     )
     assert not got.answered
@@ -239,7 +252,7 @@ def hostile(seed):
     return rng.choice(["\n", " ", "\n\n"]).join(parts).replace("{nonce}", f"{seed:08x}")
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(200))
 def test_no_document_changes_the_prompt_or_yields_a_source_that_is_not_there(seed):
     text = hostile(seed)
     hits = [hit_of(text, title=HOSTILE[seed % len(HOSTILE)][:60]), TOWER]
@@ -251,6 +264,7 @@ def test_no_document_changes_the_prompt_or_yields_a_source_that_is_not_there(see
     generator = Fixed("")
     built = prompts.build(
         found,
+        hits,
         count_tokens=generator.count_tokens,
         window_tokens=4000,
         max_tokens=64,
@@ -261,7 +275,7 @@ def test_no_document_changes_the_prompt_or_yields_a_source_that_is_not_there(see
     lines = sent.split("\n")
     marks = [line for line in lines if "<passage" in line.lower() or "</passage" in line.lower()]
     expected = []
-    for s in reversed(built.shown):
+    for s in built.shown:
         expected += [f"<passage {s.number} {built.nonce}>", f"</passage {s.number} {built.nonce}>"]
     assert marks == expected
     assert [line for line in lines if line.startswith("Question:")] == [lines[-1]]
@@ -282,7 +296,7 @@ def test_the_nonce_follows_from_the_content_alone():
         hits = [hit_of(text)]
         found = gather("What?", hits, texts={hits[0].passage.source.id: text}.__getitem__)
         limits = {"window_tokens": 4000, "max_tokens": 64, "budget_tokens": 500, "n_passages": 2}
-        return prompts.build(found, count_tokens=len, **limits).nonce
+        return prompts.build(found, hits, count_tokens=len, **limits).nonce
 
     assert nonce("One thing.") == nonce("One thing.") != nonce("Another thing.")
 
@@ -294,3 +308,162 @@ def test_the_nonce_follows_from_the_content_alone():
 def test_options_that_cannot_be_used_are_told(bad):
     with pytest.raises(ConfigError, match=r"expected \[generate\]"):
         AnswerOptions(**bad)
+
+
+def kept_of(hit, *parts):
+    """What a compressor would keep: the places of some parts of a hit's text."""
+    at = [hit.passage.text.index(part) for part in parts]
+    spans = tuple((a, a + len(part)) for a, part in zip(at, parts, strict=True))
+    return Kept(hit, spans, hit.score)
+
+
+def test_what_a_compressor_left_out_is_neither_shown_nor_quoted():
+    context = Context(
+        (kept_of(BOATS, "Paint costs money."), kept_of(TOWER, "The lighthouse was built in 1887.")),
+        20,
+    )
+    generator = Fixed("The lighthouse was built in 1887.")
+    got = ask("When was the lighthouse built?", [TOWER, BOATS], generator, context=context)
+    sent = generator.messages[1]["content"]
+    assert "Mary Ellen" not in sent
+    assert "every spring" not in sent
+    # in the compressor's order, the boats first
+    assert sent.index("Paint") < sent.index("1887")
+    assert got.trace["context"]["tokens"] == 20
+    assert got.text == "The lighthouse was built in 1887. [1]"
+    quoted = ask("Who was the keeper of the lighthouse?", [TOWER, BOATS], context=context)
+    assert "Mary" not in quoted.text
+
+
+def test_two_kept_parts_of_a_passage_show_that_something_is_missing_between_them():
+    text = "The tower is tall. It rains often here. The lamp is red."
+    hit = hit_of(text, title="Tower")
+    context = Context((kept_of(hit, "The tower is tall.", "The lamp is red."),), 12)
+    generator = Fixed("The lamp is red.")
+    got = ask("What colour is the lamp?", [hit], generator, context=context)
+    assert "The tower is tall. \u2026 The lamp is red." in generator.messages[1]["content"]
+    assert got.citations[0].quote == "The lamp is red."
+    assert got.trace["prompt"]["passages"][0]["spans"] == [[0, 18], [40, 56]]
+
+
+@pytest.mark.parametrize("window", [260, 300, 500, 4000])
+def test_a_context_that_does_not_fit_loses_its_worst_parts(window):
+    hits = [
+        hit_of(
+            f"The code of gate {i} is {i}{i}. " + "Nothing happens here. " * 12, number=i, score=s
+        )
+        for i, s in enumerate((0.2, 0.9, 0.5))
+    ]
+    context = Context(tuple(kept_of(h, h.passage.text) for h in hits), 999)
+    generator = Fixed("The code of gate 1 is 11.", window)
+    got = ask("What is the code of gate 1?", hits, generator, context=context, budget_tokens=4000)
+    assert sum(generator.count_tokens(m["content"]) for m in generator.messages) + 64 <= window
+    assert "gate 1 is 11" in generator.messages[1]["content"]
+    assert got.text == "The code of gate 1 is 11. [1]"
+
+
+def test_an_order_decides_where_each_passage_stands():
+    def arrange(context):
+        kept = sorted(context.kept, key=lambda k: k.hit.passage.text)
+        return Context(tuple(kept), context.n_tokens)
+
+    first = Fixed("The lighthouse was built in 1887.")
+    ask("When was the lighthouse built?", [TOWER, BOATS], first)
+    sent = first.messages[1]["content"]
+    assert sent.index("Boats are") < sent.index("1887")
+    second = Fixed("The lighthouse was built in 1887.")
+    ask("When are boats painted?", [TOWER, BOATS], second, arrange=arrange)
+    sent = second.messages[1]["content"]
+    assert sent.index("Boats are") < sent.index("1887")
+
+
+def test_the_message_tells_where_its_passages_and_its_question_are():
+    generator = Fixed("x")
+    ask("When was the lighthouse built?", [TOWER, BOATS], generator)
+    message = generator.messages[1]
+    texts = [message["content"][a:b] for a, b in message["passages"]]
+    assert sorted(t.split("\n")[-1] for t in texts) == sorted(
+        h.passage.text for h in (TOWER, BOATS)
+    )
+    assert message["question"] == "Question: When was the lighthouse built?"
+    assert message["content"].endswith(message["question"])
+
+
+def test_the_trace_has_every_stage_with_its_time_and_every_alignment():
+    got = ask("When was the lighthouse built?", [TOWER, BOATS], "It was built in 1887. It is blue.")
+    trace = got.trace
+    assert [row["stage"] for row in trace["stages"]] == [
+        "evidence",
+        "prompt",
+        "generate",
+        "cite",
+        "judge",
+    ]
+    assert all(row["seconds"] >= 0 for row in trace["stages"])
+    assert (trace["question"], trace["answer"]) == ("When was the lighthouse built?", got.text)
+    assert trace["prompt"]["messages"][1]["content"].endswith("built?")
+    built, blue = trace["cite"]["alignments"]
+    assert built["evidence"][0]["quote"] == "The lighthouse was built in 1887."
+    assert set(built["parts"]) == {"meaning", "overlap", "bearing", "denies"}
+    assert blue["sentence"] == "It is blue."
+    assert trace["cite"]["dropped"][0]["sentence"] == "It is blue."
+    assert [hit["scores"] for hit in trace["hits"]] == [{"dense": 0.9}, {"dense": 0.5}]
+
+
+class Sees(Fixed):
+    reads = frozenset({"text", "image"})
+
+
+def test_pictures_and_crops_of_pages_go_to_a_generator_that_takes_them():
+    from PIL import Image
+
+    box = Box(0.5, 0.0, 1.0, 0.25)
+    page = hit_of("", modality="page", span=None, page=2, boxes=(box,), name="plan.pdf")
+    photo = hit_of("", modality="image", span=None, name="a.jpg", number=1)
+    seen = Sees("The lighthouse was built in 1887.")
+    hits = [page, TOWER, photo]
+    picture = Image.new("RGB", (200, 100))
+    ask("When was the lighthouse built?", hits, seen, image=lambda p: picture)
+    assert [image.size for image in seen.messages[1]["images"]] == [(100, 25), (200, 100)]
+    few = Sees("x")
+    ask("When was the lighthouse built?", hits, few, image=lambda p: picture, n_pictures=1)
+    assert len(few.messages[1]["images"]) == 1
+    blind = Fixed("x")
+    ask("When was the lighthouse built?", hits, blind, image=lambda p: picture)
+    assert "images" not in blind.messages[1]
+
+
+EXPLAINED = (
+    "Relevant: 1, 9\nIrrelevant: [2]\nWhy: it names the year.\n"
+    "Answer: The lighthouse was built in 1887."
+)
+
+
+def test_an_explanation_before_the_answer_is_read_and_only_the_answer_is_given():
+    generator = Fixed(EXPLAINED)
+    got = ask("When was the lighthouse built?", [TOWER, BOATS], generator, contrast=True)
+    assert got.text == "The lighthouse was built in 1887. [1]"
+    assert got.trace["contrast"] == {
+        "relevant": [1],
+        "irrelevant": [2],
+        "why": "it names the year.",
+        "invented": [9],
+        "follows": True,
+    }
+    assert "Relevant:" in generator.messages[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "follows"),
+    [
+        ("It was 1887.", "It was 1887.", False),
+        ("**Answer:** 1887", "1887", False),
+        ("Relevant: 1\nWhy: so", "", False),
+        ("answer : a\nrelevant: 2\nWHY: w\n- Irrelevant: 1", "a", True),
+        ("", "", False),
+    ],
+)
+def test_an_explanation_that_breaks_the_form_still_parses(said, answer, follows):
+    got = contrast.parse(said, [1, 2])
+    assert (got.answer, got.follows) == (answer, follows)
+    assert set(got.relevant) | set(got.irrelevant) <= {1, 2}

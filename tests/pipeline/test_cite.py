@@ -131,7 +131,7 @@ def test_boxes_of_the_cited_span_are_asked_for():
 def test_an_answer_that_denies_what_the_passage_says_has_less_support():
     found = gathered("Is the valve open?", hit_of("The valve is open at night."))
     yes, no = (
-        cite.match(text, found.sentences[0], found.question, None)
+        cite.worth(cite.compare(text, found.sentences[0], found.question, None))
         for text in ("The valve is open at night.", "The valve is not open at night.")
     )
     assert no < yes - 0.1
@@ -152,3 +152,33 @@ def test_any_answer_over_any_text_resolves(document, answer):
             assert document[slice(*c.span)] == c.quote
         markers = {int(n) for n in re.findall(r"\[(\d+)\]", got.text)}
         assert markers == {c.marker for c in got.citations}
+
+
+def test_attention_decides_between_sentences_that_read_alike():
+    import numpy as np
+
+    from foveate.pipeline.looks import Looks
+
+    twins = [
+        hit_of("The valve is open.", title=t, number=i) for i, t in enumerate(("Left", "Right"))
+    ]
+    found = gathered("Is the valve open?", *twins)
+    said = "The valve is open."
+    for looked in (0, 1):
+        on = {i: np.full(4, 0.5 if i == looked else 0.1, np.float32) for i in (0, 1)}
+        got = cited(said, found, attention=Looks(said, np.array([4, 9, 12, 18]), on))
+        assert got.citations[0].passage is twins[looked].passage
+        assert got.claims[0].parts["looked"] == 1.0
+
+
+def test_attention_cannot_make_a_claim_true():
+    import numpy as np
+
+    from foveate.pipeline.looks import Looks
+
+    found = gathered("Who opened the bridge?", BRIDGE)
+    said = "The bridge was opened by Jane Doe."
+    on = {i: np.ones(1, np.float32) for i in range(len(found.sentences))}
+    got = cited(said, found, attention=Looks(said, np.array([len(said)]), on))
+    assert not got.citations
+    assert "doe" in got.dropped[0].reason

@@ -194,14 +194,14 @@ def test_what_is_removed_between_search_and_answer_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with make(tmp_path, [{"text": "The stone weighs 40 tons."}]) as engine:
-        found = engine.search
+        found = engine._search
 
         def removing(*args: object, **options: object) -> list[foveate.Hit]:
             hits = found(*args, **options)
             engine.remove(tmp_path / "docs")
             return hits
 
-        monkeypatch.setattr(engine, "search", removing)
+        monkeypatch.setattr(engine, "_search", removing)
         answer = engine.ask("How heavy is the stone?")
         assert not answer.answered
         assert "left the index" in answer.trace["evidence"]["notes"][0]
