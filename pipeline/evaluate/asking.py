@@ -3,92 +3,150 @@
 from __future__ import annotations
 
 import hashlib
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foveate.pipeline.evaluate import metrics
+from foveate.pipeline.evaluate import compressing, metrics
+from foveate.pipeline.evaluate.journal import Journal
 from foveate.pipeline.evaluate.searching import TEXTS, Plan, Ran, ask_all
-from foveate.pipeline.evaluate.sets import Question, Questions
+from foveate.pipeline.evaluate.sets import Question, Questions, Retrieval, own_golds
 
 if TYPE_CHECKING:
     from foveate.pipeline.evaluate.configurations import Configuration
     from foveate.pipeline.evaluate.corpora import Built
     from foveate.pipeline.types import Answer
 
+MOST_NAMED = 400  # documents that a filter names; the filter language takes 500
 
-def gold_measures(dataset: Questions, orders: Mapping[str, Sequence[int]]) -> metrics.PerQuery:
-    """Return gold recall@k of each question, {measure: {question id: value}}."""
-    found: metrics.PerQuery = {f"gold R@{k}": {} for k in metrics.GOLD_CUTS}
-    for question in dataset.questions:
-        gold = gold_of(question)
-        if not gold:
-            continue
-        for k in metrics.GOLD_CUTS:
-            value = metrics.gold_recall(orders.get(question.id, ()), gold, k)
-            found[f"gold R@{k}"][question.id] = value
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a question is asked of.
+
+    where: a filter, None for all. gold: the names of its gold documents. without: a filter that
+    leaves out every document with the answer; None where that is not possible.
+    """
+
+    where: str | None
+    gold: frozenset[str]
+    without: str | None
+
+
+def own_scopes(dataset: Questions) -> dict[str, Scope]:
+    """Ask each question of its own documents."""
+    golds = own_golds(dataset)
+    found = {}
+    for i, question in enumerate(dataset.questions):
+        where = f"eval_question = 'q{i}'"
+        without = f"{where} and eval_gold = 'no'" if can_be_made_unanswerable(question) else None
+        found[question.id] = Scope(where, frozenset(golds[question.id]), without)
     return found
 
 
-def gold_of(question: Question) -> set[int]:
-    return {i for i, doc in enumerate(question.docs) if doc.is_gold}
+def pooled_scopes(dataset: Questions, pooled: Retrieval) -> dict[str, Scope]:
+    """Ask each question of all questions' documents; without the gold, nor any with the answer."""
+    words = {r.id: f" {' '.join(metrics.normalise(r.joined))} " for r in pooled.corpus}
+    found = {}
+    for question in dataset.questions:
+        gold = frozenset(pooled.qrels[question.id])
+        wanted = [f" {' '.join(w)} " for a in question.answers if (w := metrics.normalise(a))]
+        held = gold | {name for name, text in words.items() if any(w in text for w in wanted)}
+        without = None
+        if gold and wanted and not question.yes_no and len(held) <= MOST_NAMED:
+            without = f"not (_id in ({', '.join(map(repr, sorted(held)))}))"
+        found[question.id] = Scope(None, gold, without)
+    return found
+
+
+def gold_measures(
+    golds: Mapping[str, Set[str]], orders: Mapping[str, Sequence[str]]
+) -> metrics.PerQuery:
+    """Return gold recall@k of each question, {measure: {question id: value}}."""
+    return {
+        f"gold R@{k}": {
+            key: metrics.gold_recall(orders.get(key, ()), gold, k)
+            for key, gold in golds.items()
+            if gold
+        }
+        for k in metrics.GOLD_CUTS
+    }
 
 
 def run_questions(
-    built: Built, dataset: Questions, configuration: Configuration, plan: Plan
+    built: Built,
+    dataset: Questions,
+    scopes: Mapping[str, Scope],
+    configuration: Configuration,
+    plan: Plan,
+    place: Path,
 ) -> Ran:
-    """Rank each question's own documents, and answer a sample of the questions."""
-    asked = {
-        question.id: {
-            "text": question.text,
-            "where": f"eval_question = 'q{i}'",
-        }
-        for i, question in enumerate(dataset.questions)
-    }
+    """Rank the documents of each question, and compress for and answer a sample of them."""
+    asked = {q.id: {"text": q.text, "where": scopes[q.id].where} for q in dataset.questions}
     run, times = ask_all(
         built,
         plan,
         asked,
         lambda hit: str(hit.passage.metadata["_id"]),
+        use="ask",
+        journal=Journal(place.with_suffix(".search.jsonl"), fresh=plan.fresh),
         mode=configuration.mode,
         modality=TEXTS,
     )
-    orders = {key: [int(doc.rpartition("-")[2]) for doc in docs] for key, docs in run.items()}
-    found = gold_measures(dataset, orders)
+    found = gold_measures({key: scope.gold for key, scope in scopes.items()}, run)
     notes = list(dataset.notes)
-    if plan.n_answers:
-        answers, seconds = answer_sample(built, dataset, plan)
+    sample = [dataset.questions[i] for i in sampled(list(scopes), plan.n_answers)]
+    if sample and built.engine.refinery.compressor() is not None:
+        journal = Journal(place.with_suffix(".compress.jsonl"), fresh=plan.fresh)
+        values, seconds = compressing.compress_sample(
+            built.engine, sample, scopes, configuration, plan, journal
+        )
+        found.update(values)
+        times["compress_median_s"] = seconds
+    if sample:
+        journal = Journal(place.with_suffix(".answers.jsonl"), fresh=plan.fresh)
+        answers, seconds = answer_sample(built, sample, scopes, plan, journal)
         found.update(answers)
         times["answer_median_s"] = seconds
-        notes.append(f"answers: {min(plan.n_answers, len(dataset.questions))} questions")
+        notes.append(f"answers: a sample of {len(sample)} of {len(scopes)} questions")
     return Ran("questions", found, run, {q.id: q.text for q in dataset.questions}, times, notes)
 
 
-def answer_sample(built: Built, dataset: Questions, plan: Plan) -> tuple[metrics.PerQuery, float]:
-    """Answer the sampled questions from their documents, and again without the gold ones."""
-    import statistics
-
-    numbers = sampled([q.id for q in dataset.questions], plan.n_answers)
+def answer_sample(
+    built: Built,
+    sample: Sequence[Question],
+    scopes: Mapping[str, Scope],
+    plan: Plan,
+    journal: Journal,
+) -> tuple[metrics.PerQuery, float]:
+    """Answer questions from their documents, and again without those that hold the answer."""
     found: metrics.PerQuery = {}
     seconds = []
-    for done, i in enumerate(numbers, start=1):
-        question = dataset.questions[i]
-        started = time.perf_counter()
-        answer = built.engine.ask(question.text, where=f"eval_question = 'q{i}'")
-        seconds.append(time.perf_counter() - started)
-        values = judge(question, answer)
-        if can_be_made_unanswerable(question):
-            where = f"eval_question = 'q{i}' and eval_gold = 'no'"
-            without = built.engine.ask(question.text, where=where)
-            values["refused without evidence"] = float(not without.answered)
-        for measure, value in values.items():
+    for done, question in enumerate(sample, start=1):
+        if question.id not in journal.values:
+            scope = scopes[question.id]
+            started = time.perf_counter()
+            answer = built.engine.ask(question.text, where=scope.where)
+            took = time.perf_counter() - started
+            values = judge(question, answer, scope.gold)
+            if scope.without is not None:
+                without = built.engine.ask(question.text, where=scope.without)
+                values["refused without evidence"] = float(not without.answered)
+            journal.put(question.id, {"values": values, "seconds": took})
+        kept = journal.values[question.id]
+        seconds.append(float(kept["seconds"]))
+        for measure, value in kept["values"].items():
             found.setdefault(measure, {})[question.id] = value
         if plan.tell is not None:
-            plan.tell("answer", done, len(numbers))
+            plan.tell("answer", done, len(sample))
+    journal.end()
     return found, statistics.median(seconds) if seconds else 0.0
 
 
-def judge(question: Question, answer: Answer) -> dict[str, float]:
+def judge(question: Question, answer: Answer, gold: Set[str]) -> dict[str, float]:
     """Measure one answer. Containment and F1 are of questions that yes or no does not answer.
 
     citation precision: share of cited documents that are gold. citation recall: share of gold
@@ -100,6 +158,8 @@ def judge(question: Question, answer: Answer) -> dict[str, float]:
         "words": float(len(text.split())),
         "tokens": float(dict(answer.trace.get("prompt") or {}).get("tokens", 0)),
     }
+    if question.falsehoods:
+        values["repeats a falsehood"] = metrics.containment(text, question.falsehoods)
     if not question.answerable:
         return {**values, "refused unanswerable": float(not answer.answered)}
     if question.yes_no:
@@ -107,9 +167,8 @@ def judge(question: Question, answer: Answer) -> dict[str, float]:
     else:
         values["contains"] = metrics.containment(text, question.answers, question.required)
         values["token F1"] = metrics.token_f1(text, question.answers)
-    gold = gold_of(question)
     if gold:
-        cited = [cited_number(c.passage.metadata) for c in answer.citations]
+        cited = [cited_name(c.passage.metadata) for c in answer.citations]
         precision, recall = metrics.citations(cited, gold)
         if answer.answered:
             values["citation precision"] = precision
@@ -117,8 +176,8 @@ def judge(question: Question, answer: Answer) -> dict[str, float]:
     return values
 
 
-def cited_number(metadata: Mapping[str, Any]) -> int:
-    return int(str(metadata["_id"]).rpartition("-")[2])
+def cited_name(metadata: Mapping[str, Any]) -> str:
+    return str(metadata["_id"])
 
 
 def can_be_made_unanswerable(question: Question) -> bool:

@@ -40,6 +40,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.rounds: list[dict[str, float]] = []
+        self.watching = False
         self._now: dict[str, float] = defaultdict(float)
 
     def add(self, stage: str, seconds: float) -> None:
@@ -53,6 +54,8 @@ class Clock:
 
     def watch(self, engine: Any) -> None:
         """Time an engine's encoders and index from now on."""
+        self.watching = True
+        self._now.clear()
         for role, encoder in list(engine.encoders.items()):
             engine.encoders[role] = Clocked(encoder, {"encode_queries": "encode"}, self)
         calls = {"search_vectors": "vectors", "search_words": "words", "passages": "passages"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foveate.pipeline.config import Config
 
 MODES = ("hybrid", "dense", "words")
+DOCUMENTS = ("own", "pooled")
 BUILD_TABLES = ("encoders.text", "encoders.image", "ingest", "index")
 
 
@@ -23,8 +24,10 @@ BUILD_TABLES = ("encoders.text", "encoders.image", "ingest", "index")
 class Configuration:
     """One column of a report.
 
-    mode: which lists a search takes; a setting of the run, not of the engine. baseline: a method
-    of the harness itself, which uses no engine.
+    Settings of the run, not of the engine: mode: which lists a search takes. documents: what a
+    question is asked of, its 'own' documents or those of all questions 'pooled'. ratio: how many
+    times fewer tokens a compressor may keep. baseline: a method of the harness itself, which uses
+    no engine.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Configuration:
     path: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     mode: str = "hybrid"
+    documents: str = "own"
+    ratio: float = 5.0
     baseline: str | None = None
 
     def config(self) -> Config:
@@ -49,7 +54,13 @@ class Configuration:
         if self.baseline:
             return {"baseline": self.baseline}
         values = {setting.key: setting.value for setting in self.config()}
-        return {**values, "mode": self.mode}
+        values["mode"] = self.mode
+        # these decide nothing elsewhere, and what was measured before they were there holds
+        if self.documents != "own":
+            values["documents"] = self.documents
+        if values.get("compress.use", "none") != "none":
+            values["ratio"] = self.ratio
+        return values
 
 
 def gather(
@@ -62,7 +73,8 @@ def gather(
     """Return the configurations that a command names, the base first.
 
     sets: each is one more run with these changes; `a=1;b=2` changes two things in one run.
-    `mode=dense` sets the search mode. files: TOML files, each a run in the place of the base.
+    `mode=dense` sets the search mode, `documents=pooled` what questions are asked of, `ratio=10`
+    what compressors keep. files: TOML files, each a run in the place of the base.
 
     Raises:
         ConfigError: for a setting that cannot be read, or an unknown baseline.
@@ -76,7 +88,8 @@ def gather(
     for name in baselines:
         if name not in BASELINES:
             raise ConfigError(f"unknown baseline {name!r} (known: {', '.join(BASELINES)})")
-        found.append(Configuration(name, baseline=name))
+        documents = "pooled" if name.endswith("/pooled") else "own"
+        found.append(Configuration(name, baseline=name, documents=documents))
     if len({c.name for c in found}) != len(found):
         raise ConfigError(f"two runs have the same name: {', '.join(c.name for c in found)}")
     return found
@@ -86,18 +99,38 @@ def changed(base: Configuration, text: str) -> Configuration:
     """Return a configuration with the changes that a text names."""
     from foveate.pipeline.config import parse_assignment
 
-    settings, mode = dict(base.settings), base.mode
+    settings: dict[str, Any] = dict(base.settings)
+    own: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in text.split(";"))):
         key, value = parse_assignment(part)
-        if key == "mode":
-            if value not in MODES:
-                raise ConfigError(f"mode must be one of {', '.join(MODES)}, got {value!r}")
-            mode = value
+        if key in RUN_SETTINGS:
+            RUN_SETTINGS[key](key, value)
+            own[key] = value
         else:
             settings[key] = value
-    made = replace(base, name=text.strip(), settings=settings, mode=mode)
+    made = replace(base, name=text.strip(), settings=settings, **own)
     made.config()
     return made
+
+
+def _one_of(known: Sequence[str]) -> Callable[[str, Any], None]:
+    def check(key: str, value: Any) -> None:
+        if value not in known:
+            raise ConfigError(f"{key} must be one of {', '.join(known)}, got {value!r}")
+
+    return check
+
+
+def _above_one(key: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
+        raise ConfigError(f"{key} must be a number of at least 1, got {value!r}")
+
+
+RUN_SETTINGS: dict[str, Callable[[str, Any], None]] = {
+    "mode": _one_of(MODES),
+    "documents": _one_of(DOCUMENTS),
+    "ratio": _above_one,
+}
 
 
 def build_key(config: Config, towers: Sequence[str]) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.evaluate import configurations
 from foveate.pipeline.evaluate.clocks import Stages, Tell
-from foveate.pipeline.evaluate.sets import Dataset, Questions, Retrieval
+from foveate.pipeline.evaluate.remembered import Remembered
+from foveate.pipeline.evaluate.sets import Dataset, Questions, Retrieval, own_name
 from foveate.pipeline.evaluate.timing import resident_bytes
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def indexed(
     from foveate.pipeline.engine import make_encoders
 
     config = configuration.config()
-    made = dict(encoders) if encoders is not None else make_encoders(config)
+    made: dict[str, Any] = dict(encoders) if encoders is not None else make_encoders(config)
+    if encoders is None:
+        # only what the settings describe: another object may share a tower's name
+        made = {role: Remembered(e, cache / "vectors") for role, e in made.items()}
     key = configurations.build_key(config, [e.tower for e in made.values()])
     content = corpus_digest(dataset)
     folder = cache / "corpora" / f"{safe(dataset.name)}-{content}"
@@ -78,6 +82,7 @@ def indexed(
                 "stages": dict(stages.seconds),
                 "n_passages": report.n_passages,
                 "n_encoded": report.n_encoded,
+                "n_remembered": sum(getattr(e, "n_found", 0) for e in made.values()),
                 "memory_before": before,
                 "memory_after": resident_bytes(),
                 "problems": [f"{r.path}: {r.notes}" for r in report.problems[:5]],
@@ -116,7 +121,7 @@ def question_rows(dataset: Questions) -> Iterator[dict[str, str]]:
     for i, question in enumerate(dataset.questions):
         for j, doc in enumerate(question.docs):
             yield {
-                "_id": f"q{i}-{j}",
+                "_id": own_name(i, j),
                 "eval_question": f"q{i}",
                 "eval_gold": "yes" if doc.is_gold else "no",
                 "title": doc.title,

@@ -209,6 +209,7 @@ def load_questions(path: Path, *, alone: bool = True) -> Questions:
                     docs=docs,
                     answerable=bool(row.get("answerable", True)),
                     required=tuple(tuple(map(str, g)) for g in row.get("required_answers", ())),
+                    falsehoods=tuple(map(str, row.get("fake_answers", ()))),
                 )
             )
         except (KeyError, TypeError) as error:

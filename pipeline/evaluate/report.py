@@ -23,11 +23,17 @@ COLUMNS = {
         "words",
         "tokens",
         "yes/no right",
+        "repeats a falsehood",
         "answered",
         "citation precision",
         "citation recall",
         "refused without evidence",
         "refused unanswerable",
+        "tokens kept",
+        "answer kept",
+        "gold kept",
+        "gold place",
+        "over budget",
     ),
 }
 MAIN = {"questions": "gold R@2"}

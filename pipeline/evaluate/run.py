@@ -5,22 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foveate import __version__
 from foveate.pipeline.evaluate import asking, baselines, metrics
 from foveate.pipeline.evaluate.compare import bootstrap_interval
 from foveate.pipeline.evaluate.configurations import Configuration
 from foveate.pipeline.evaluate.corpora import Built, caption_id, indexed, safe
+from foveate.pipeline.evaluate.journal import Journal
 from foveate.pipeline.evaluate.searching import PICTURES, TEXTS, Plan, Ran, ask_all
-from foveate.pipeline.evaluate.sets import Dataset, Pictures, Questions, Retrieval
+from foveate.pipeline.evaluate.sets import (
+    Dataset,
+    Pictures,
+    Questions,
+    Retrieval,
+    own_golds,
+    pool,
+)
 from foveate.pipeline.evaluate.timing import hardware, versions
-
-if TYPE_CHECKING:
-    pass
 
 FORM = 1  # of the saved results; another number is measured anew
 KEPT = 20  # documents of each run that a result keeps
@@ -41,10 +46,13 @@ def evaluate(
                 results.extend(json.loads(place.read_text()))
                 continue
             plan.announce(f"{step}{configuration.name}")
-            started = time.perf_counter()
-            rans = run_one(dataset, configuration, plan)
-            seconds = time.perf_counter() - started
-            found = [summarise(ran, dataset, configuration, seconds) for ran in rans]
+            started, cpu = time.perf_counter(), time.process_time()
+            rans = run_one(dataset, configuration, plan, place)
+            spent = {
+                "total_s": time.perf_counter() - started,
+                "cpu_s": time.process_time() - cpu,
+            }
+            found = [summarise(ran, dataset, configuration, spent) for ran in rans]
             place.parent.mkdir(parents=True, exist_ok=True)
             aside = place.with_suffix(".part")
             aside.write_text(json.dumps(found))
@@ -66,29 +74,41 @@ def result_file(dataset: Dataset, configuration: Configuration, plan: Plan) -> P
     return plan.cache / "results" / name
 
 
-def run_one(dataset: Dataset, configuration: Configuration, plan: Plan) -> list[Ran]:
-    """Measure one data set under one configuration; none where they do not go together."""
+def run_one(dataset: Dataset, configuration: Configuration, plan: Plan, place: Path) -> list[Ran]:
+    """Measure one data set under one configuration; none where they do not go together.
+
+    place: of the result; what is done of it stands beside it meanwhile.
+    """
     if configuration.baseline:
-        return run_baseline(dataset, plan)
+        return run_baseline(dataset, configuration, plan)
     if isinstance(dataset, Pictures) and configuration.mode != "hybrid":
         return []  # pictures are found by their vectors alone, whatever the mode
+    if not isinstance(dataset, Questions) and configuration.documents != "own":
+        return []
+    pooled = pool(dataset) if isinstance(dataset, Questions) else None
+    corpus = pooled if pooled is not None and configuration.documents == "pooled" else dataset
     with indexed(
-        dataset, configuration, plan.cache, tell=plan.tell, encoders=plan.encoders
+        corpus, configuration, plan.cache, tell=plan.tell, encoders=plan.encoders
     ) as built:
         if isinstance(dataset, Retrieval):
-            return [run_retrieval(built, dataset, configuration, plan)]
+            return [run_retrieval(built, dataset, configuration, plan, place)]
         if isinstance(dataset, Pictures):
             return run_pictures(built, dataset, configuration, plan)
-        return [asking.run_questions(built, dataset, configuration, plan)]
+        if isinstance(corpus, Retrieval):
+            scopes = asking.pooled_scopes(dataset, corpus)
+        else:
+            scopes = asking.own_scopes(dataset)
+        return [asking.run_questions(built, dataset, scopes, configuration, plan, place)]
 
 
-def run_baseline(dataset: Dataset, plan: Plan) -> list[Ran]:
+def run_baseline(dataset: Dataset, configuration: Configuration, plan: Plan) -> list[Ran]:
     """Measure BM25, which ranks texts only."""
     started = time.perf_counter()
-    if isinstance(dataset, Retrieval):
+    pooled = configuration.documents == "pooled"
+    if isinstance(dataset, Retrieval) and not pooled:
         run = baselines.bm25_run(dataset, plan.k)
         found = metrics.ranking(dataset.qrels, run)
-        times = {"total_s": time.perf_counter() - started}
+        times = {"baseline_s": time.perf_counter() - started}
         return [
             Ran(
                 "retrieval",
@@ -101,16 +121,21 @@ def run_baseline(dataset: Dataset, plan: Plan) -> list[Ran]:
             )
         ]
     if isinstance(dataset, Questions):
-        orders = baselines.bm25_orders(dataset)
-        found = asking.gold_measures(dataset, orders)
-        times = {"total_s": time.perf_counter() - started}
+        if pooled:
+            corpus = pool(dataset)
+            orders = baselines.bm25_run(corpus, plan.k)
+            golds = {q: set(judged) for q, judged in corpus.qrels.items()}
+        else:
+            orders, golds = baselines.bm25_orders(dataset), own_golds(dataset)
+        found = asking.gold_measures(golds, orders)
+        times = {"baseline_s": time.perf_counter() - started}
         queries = {q.id: q.text for q in dataset.questions}
-        return [Ran("questions", found, {}, queries, times, list(dataset.notes))]
+        return [Ran("questions", found, orders, queries, times, list(dataset.notes))]
     return []
 
 
 def run_retrieval(
-    built: Built, dataset: Retrieval, configuration: Configuration, plan: Plan
+    built: Built, dataset: Retrieval, configuration: Configuration, plan: Plan, place: Path
 ) -> Ran:
     """Ask every query; a document is found when a passage of it is."""
     run, times = ask_all(
@@ -118,6 +143,7 @@ def run_retrieval(
         plan,
         {q: {"text": text} for q, text in dataset.queries.items()},
         lambda hit: str(hit.passage.metadata.get("_id", "")),
+        journal=Journal(place.with_suffix(".search.jsonl"), fresh=plan.fresh),
         mode=configuration.mode,
         modality=TEXTS,
     )
@@ -165,7 +191,7 @@ def run_pictures(
 
 
 def summarise(
-    ran: Ran, dataset: Dataset, configuration: Configuration, seconds: float
+    ran: Ran, dataset: Dataset, configuration: Configuration, spent: Mapping[str, float]
 ) -> dict[str, Any]:
     """Make the record that is saved, printed and drawn."""
     name = dataset.name if ran.task in ("retrieval", "questions") else f"{dataset.name} {ran.task}"
@@ -188,7 +214,7 @@ def summarise(
         "queries": dict(ran.queries),
         "buckets": dict(ran.buckets),
         "run": {q: list(docs)[:KEPT] for q, docs in ran.run.items()},
-        "times": {**ran.times, "total_s": seconds},
+        "times": {**ran.times, **spent},
         "notes": ran.notes,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),

@@ -103,7 +103,7 @@ class Question:
     """A question, its accepted answers and its own documents.
 
     required: groups of alternatives; one of each group must be given. Empty means that any of
-    `answers` counts.
+    `answers` counts. falsehoods: what planted documents say in the answer's place.
     """
 
     id: str
@@ -112,6 +112,7 @@ class Question:
     docs: tuple[QuestionDoc, ...]
     answerable: bool = True
     required: tuple[tuple[str, ...], ...] = ()
+    falsehoods: tuple[str, ...] = ()
 
     @property
     def yes_no(self) -> bool:
@@ -120,7 +121,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A question set; each question is asked of its own documents."""
+    """A question set; each question is asked of its own documents, or of those of all."""
 
     name: str
     questions: tuple[Question, ...]
@@ -170,6 +171,38 @@ def sample_queries(dataset: Retrieval, n: int) -> Retrieval:
         dataset,
         queries={q: dataset.queries[q] for q in kept},
         qrels={q: dataset.qrels[q] for q in kept},
+    )
+
+
+def own_name(question: int, doc: int) -> str:
+    """Name a document of a question, by the numbers of both."""
+    return f"q{question}-{doc}"
+
+
+def own_golds(dataset: Questions) -> dict[str, set[str]]:
+    """Return {question id: the names of its gold documents}."""
+    return {
+        question.id: {own_name(i, j) for j, doc in enumerate(question.docs) if doc.is_gold}
+        for i, question in enumerate(dataset.questions)
+    }
+
+
+def pool(dataset: Questions) -> Retrieval:
+    """Put the documents of all questions together, each text once; gold ones are the judgments."""
+    names: dict[tuple[str, str], str] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    for question in dataset.questions:
+        judged = qrels.setdefault(question.id, {})
+        for doc in question.docs:
+            name = names.setdefault((doc.title, doc.text), f"p{len(names)}")
+            if doc.is_gold:
+                judged[name] = 1
+    return Retrieval(
+        f"{dataset.name}-pooled",
+        tuple(Record(name, title, text) for (title, text), name in names.items()),
+        {q.id: q.text for q in dataset.questions},
+        qrels,
+        dataset.language,
     )
 
 
