@@ -132,13 +132,19 @@ class Service:
         return found
 
     def show(self, label: str, span: str | None = None, query: str = "") -> dict[str, Any]:
-        """Return a passage, or a span of its source, with what stands around it and its boxes."""
+        """Return a passage, or a span of its source, with what stands around it.
+
+        focus: [start, end) within `quote` of what is to be lit: all of a span that was asked for,
+        else the sentence of the passage that answers the query best. boxes: of the focus.
+        """
         passage = self.engine.show(label)
         whole = self.engine.text(passage.source.id)
         start, end = self.place(passage, span, len(whole))
         low, high = max(0, start - AROUND_CHARS), min(len(whole), end + AROUND_CHARS)
         quote = whole[start:end]
-        boxes = self.boxes(passage, (start, end))
+        lit = terminal.matches(quote, query) if query else []
+        focus = (0, len(quote)) if span else terminal.excerpt(quote, query) if lit else (0, 0)
+        boxes = self.boxes(passage, (start + focus[0], start + focus[1]))
         page = boxes[0][0] if boxes else passage.locator.page
         return {
             **records.passage(passage),
@@ -149,7 +155,8 @@ class Service:
             "quote": quote,
             "after": whole[end:high],
             "cut": [low > 0, high < len(whole)],
-            "lit": [list(pair) for pair in terminal.matches(quote, query)] if query else [],
+            "focus": list(focus),
+            "lit": [list(pair) for pair in lit],
             "page": page,
             "boxes": [{"page": n, "box": records.box(b)} for n, b in boxes],
             "picture": self.picture_url(passage, span),
@@ -165,12 +172,15 @@ class Service:
         return int(numbers[1]), int(numbers[2])
 
     def boxes(self, passage: Passage, span: tuple[int, int]) -> list[tuple[int, Box]]:
-        """Return (page, box) of a span; of a picture without words, those of its locator."""
-        own = passage.locator.span
-        if passage.modality in PICTURES and (own is None or span == own):
-            # a picture is shown as it is; its words are lit only where they are asked for
+        """Return (page, box) of a span, on the passage's own page if it is a picture of one."""
+        if not span[0] < span[1]:
             return []
-        return self.engine.boxes(passage.source.id, span) if span[0] < span[1] else []
+        found = self.engine.boxes(passage.source.id, span)
+        if passage.modality not in PICTURES:
+            return found
+        if passage.modality == "image" and passage.source.type == "pdf":
+            return []  # a figure cut out of its page: boxes of the page say nothing on it
+        return [(n, b) for n, b in found if n == (passage.locator.page or 1)]
 
     def picture(
         self, label: str, *, width_px: int, span: str | None = None, crop: bool = False
@@ -184,7 +194,7 @@ class Service:
             if boxes and passage.modality not in PICTURES:
                 passage = on_page(passage, boxes[0][0])
         page = passage.locator.page
-        chosen = [b for n, b in boxes if n == page] if crop else []
+        chosen = [b for n, b in boxes if n == (page or 1)] if crop else []
         return self.pictures.jpeg(passage, width_px=width_px, boxes=chosen)
 
     def picture_url(self, passage: Passage, span: str | None = None) -> str | None:

@@ -31,7 +31,7 @@ export function close() {
 }
 
 function head(name, where, actions) {
-  return h("header", {}, h("div", {}, h("h2", { id: "viewer-name" }, name), h("p", { class: "where" }, where)),
+  return h("header", {}, h("div", {}, h("h2", { id: "viewer-name", tabindex: "-1" }, name), h("p", { class: "where", title: where }, where)),
     h("button", { class: "close", type: "button", "aria-label": "Close", onclick: actions.close }, "×"));
 }
 
@@ -43,8 +43,8 @@ function fill(dialog, place, actions) {
   const words = place.quote.trim() || !place.picture ? text(place) : null;
   body.append(...[picture, words, facts(place), buttons(place, actions)].filter(Boolean));
   dialog.replaceChildren(head(place.title || place.name, where, actions), body);
-  body.focus({ preventScroll: true });
-  const lit = body.querySelector(".quote");
+  $("viewer-name").focus({ preventScroll: true });
+  const lit = body.querySelector(".focus") ?? body.querySelector(".quote");
   if (lit && !picture) lit.scrollIntoView({ block: "center" });
 }
 
@@ -70,13 +70,26 @@ function sheet(place) {
   return figure;
 }
 
+// the passage in its surroundings; what answers is lit, the words that match are underlined
 function text(place) {
-  const quote = h("span", { class: "quote" }, marked(place.quote, 0, Array.from(place.quote).length, place.lit));
-  const isCode = place.type === "python" || place.type === "code" || place.modality === "table";
-  if (place.picture) return h("blockquote", { class: "caption" }, quote);
-  const clean = (part) => part.replaceAll("\f", "\n");
-  return h("div", { class: isCode ? "passage code" : "passage" },
-    place.cut[0] ? "… " : null, clean(place.before), quote, clean(place.after), place.cut[1] ? " …" : null);
+  const [start, end] = place.focus;
+  const quote = tidy(place.quote, place);
+  const total = Array.from(quote).length;
+  const words = h("span", { class: "quote" },
+    marked(quote, 0, start, place.lit),
+    end > start ? h("span", { class: "focus" }, marked(quote, start, end, place.lit)) : null,
+    marked(quote, end, total, place.lit));
+  if (place.picture) return h("blockquote", { class: "caption" }, words);
+  return h("div", { class: isProse(place) ? "passage" : "passage code" },
+    place.cut[0] ? "… " : null, tidy(place.before, place), words, tidy(place.after, place), place.cut[1] ? " …" : null);
+}
+
+const isProse = (place) => place.modality !== "table" && !["python", "code", "csv", "jsonl", "json", "xml"].includes(place.type);
+
+// page breaks and the line ends within a paragraph, each as one character, so that spans still count
+function tidy(part, place) {
+  const whole = part.replaceAll("\f", "\n");
+  return isProse(place) ? whole.replace(/(?<=[^\n]{40})\n(?=[^\s\-*#|>\d])/g, " ") : whole;
 }
 
 function facts(place) {
