@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.types import Context, Kept
 
@@ -57,7 +57,8 @@ def ranked(kept: Sequence[Kept]) -> list[Kept]:
     return sorted(kept, key=lambda one: -one.hit.score)
 
 
-def arranged(context: Context, kept: Sequence[Kept], name: str) -> Context:
+def arranged(context: Context, kept: Sequence[Kept], name: str, **told: Any) -> Context:
     """Return the context in this order, and say who chose it."""
-    trace = {**context.trace, "order": {"by": name, "passages": [k.hit.passage.id for k in kept]}}
+    told = {"by": name, "passages": [k.hit.passage.id for k in kept], **told}
+    trace = {**context.trace, "order": told}
     return dataclasses.replace(context, kept=tuple(kept), trace=trace)
