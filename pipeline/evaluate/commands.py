@@ -69,13 +69,20 @@ def evaluate(
         str | None,
         typer.Option(metavar="JSON", help="Print the Markdown tables of a --json report."),
     ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of --readme: write them between <!-- eval:start --> and <!-- eval:end -->.",
+        ),
+    ] = None,
 ) -> None:
     """Measure retrieval and answers on evaluation sets, side by side; or diagnose them."""
     from foveate.pipeline.evaluate import configurations, report
     from foveate.pipeline.evaluate.run import evaluate as run_all
 
     if readme is not None:
-        typer.echo(report.readme_table(json.loads(Path(readme).read_text())), nl=False)
+        write_readme(readme, into)
         return
     if make is not None:
         make_set(make, at, out)
@@ -147,6 +154,25 @@ def bench(
         Path(html).write_text(benchmarks.page(rows), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
+
+
+def write_readme(file: str, into: str | None) -> None:
+    """Print a report's tables, or put them into a file."""
+    from foveate.pipeline.errors import FoveateError
+    from foveate.pipeline.evaluate import markdown
+
+    try:
+        record = json.loads(Path(file).read_text(encoding="utf-8"))
+        table = markdown.readme_table(record)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FoveateError(
+            f"{file!r} is no report of `foveate eval --json`: {type(error).__name__}: {error}"
+        ) from error
+    if into is None:
+        typer.echo(table, nl=False)
+    else:
+        markdown.write_between(Path(into), table)
+        typer.echo(f"wrote {into}", err=True)
 
 
 def counts(sizes: str | None) -> list[int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from foveate.pipeline.evaluate import configurations
 from foveate.pipeline.evaluate.clocks import Stages, Tell
 from foveate.pipeline.evaluate.remembered import Remembered
-from foveate.pipeline.evaluate.sets import Dataset, Questions, Retrieval, own_name
+from foveate.pipeline.evaluate.sets import Dataset, Pictures, Questions, Retrieval, own_name
 from foveate.pipeline.evaluate.timing import resident_bytes
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ def indexed(
     from foveate.pipeline.engine import make_encoders
 
     config = configuration.config()
+    if isinstance(dataset, Pictures):
+        # captions are judged, not the words in a photo
+        config = config.override({"ingest.ocr": "never"}, "evaluation")
     made: dict[str, Any] = dict(encoders) if encoders is not None else make_encoders(config)
     if encoders is None:
         # only what the settings describe: another object may share a tower's name

@@ -46,7 +46,7 @@ def means(per_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def gold_recall(ranked: Sequence[int], gold: Set[int], k: int) -> float:
+def gold_recall(ranked: Sequence[Any], gold: Set[Any], k: int) -> float:
     """Return the share of gold documents among the first k, out of at most k."""
     if not gold:
         return 0.0

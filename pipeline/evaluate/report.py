@@ -111,6 +111,7 @@ def table_rows(results: Sequence[Result], task: str) -> tuple[list[str], list[li
     """Return (headings, rows) for one kind of task; measures that nobody has are left out."""
     some = [r for r in results if r["task"] == task]
     measures = [m for m in COLUMNS[task] if any(m in r["measures"] for r in some)]
+    told_times = [t for t in TIMES.values() if any(t(r) != "-" for r in some)]
     rows = []
     for result in some:
         cells = [cell(result["measures"].get(m), m) for m in measures]
@@ -120,10 +121,11 @@ def table_rows(results: Sequence[Result], task: str) -> tuple[list[str], list[li
                 result["configuration"],
                 str(result["n_queries"]),
                 *cells,
-                speed(result),
+                *(told(result) for told in told_times),
             ]
         )
-    return ["data set", "configuration", "queries", *measures, "ms/query"], rows
+    headings = [heading for heading, told in TIMES.items() if told in told_times]
+    return ["data set", "configuration", "queries", *measures, *headings], rows
 
 
 def cell(value: float | None, measure: str) -> str:
@@ -132,9 +134,22 @@ def cell(value: float | None, measure: str) -> str:
     return f"{value:.1f}" if measure in UNBOUNDED else f"{value:.4f}"
 
 
-def speed(result: Result) -> str:
+def query_ms(result: Result) -> str:
     total = result["times"].get("search", {}).get("total")
     return f"{total['median_ms']:.0f}" if total else "-"
+
+
+def compress_ms(result: Result) -> str:
+    seconds = result["times"].get("compress_median_s")
+    return "-" if seconds is None else f"{1000 * seconds:.0f}"
+
+
+def answer_s(result: Result) -> str:
+    seconds = result["times"].get("answer_median_s")
+    return "-" if seconds is None else f"{seconds:.2f}"
+
+
+TIMES = {"ms/query": query_ms, "ms/compress": compress_ms, "s/answer": answer_s}
 
 
 def print_tables(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> None:
@@ -178,49 +193,3 @@ def sentence(made: Mapping[str, Any]) -> str:
         f"{made['difference']:+.4f} [{low:+.4f}, {high:+.4f}], p {made['p_holm']:.4f} ({sure}), "
         f"{made['n_better']} better and {made['n_worse']} worse of {made['n']}"
     )
-
-
-def readme_table(report: Mapping[str, Any]) -> str:
-    """Return Markdown tables of a --json report: retrieval and pictures, then questions."""
-    results = report["results"]
-    found = []
-    short = {
-        "retrieval": ("nDCG@10", "R@1", "R@10", "R@100", "RR@10"),
-        "questions": (
-            "gold R@2",
-            "gold R@5",
-            "contains",
-            "words",
-            "citation precision",
-            "citation recall",
-            "refused without evidence",
-        ),
-    }
-    for kind, measures in short.items():
-        some = [r for r in results if (r["task"] == "questions") == (kind == "questions")]
-        shown = [m for m in measures if any(m in r["measures"] for r in some)]
-        if not some:
-            continue
-        found.append("| " + " | ".join(["data set", "run", "queries", *shown]) + " |")
-        found.append("| --- | --- |" + " ---: |" * (len(shown) + 1))
-        for r in some:
-            cells = [interval_cell(r, m) for m in shown]
-            names = [_piped(r["dataset"]), _piped(r["configuration"]), str(r["n_queries"])]
-            found.append("| " + " | ".join([*names, *cells]) + " |")
-        found.append("")
-    return "\n".join(found).rstrip() + "\n"
-
-
-def interval_cell(result: Result, measure: str) -> str:
-    """Return a value with half its interval's width where there is one."""
-    value = result["measures"].get(measure)
-    if value is None or value != value:
-        return "-"
-    if measure in UNBOUNDED:
-        return f"{value:.0f}"
-    low, high = result["intervals"].get(measure, (value, value))
-    return f"{value:.3f} \u00b1 {(high - low) / 2:.3f}" if high > low else f"{value:.3f}"
-
-
-def _piped(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -48,6 +48,11 @@ def test_eval_prints_json_and_writes_a_page_and_tables(app, beir, question_set, 
     table = call(app, "eval", "--readme", str(tmp_path / "report.json"))
     assert table.stdout.startswith("| data set | run |")
     assert table.stdout.count("| toy |") == 4
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- eval:start --><!-- eval:end -->")
+    written = call(app, "eval", "--readme", str(tmp_path / "report.json"), "--into", str(readme))
+    assert written.stdout == ""
+    assert table.stdout in readme.read_text()
 
 
 def test_no_data_set_says_what_to_do(app, monkeypatch, tmp_path):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from foveate.pipeline.errors import ConfigError
-from foveate.pipeline.evaluate import configurations, datasets, page, report, run
+from foveate.pipeline.errors import ConfigError, FoveateError
+from foveate.pipeline.evaluate import configurations, datasets, markdown, page, report, run
 from foveate.pipeline.evaluate.searching import Plan
 from foveate.pipeline.testing import HashedWords
 
@@ -125,10 +125,24 @@ def test_report_holds_every_run_and_needs_no_network(beir, plan):
 def test_readme_table_comes_from_the_json(beir, question_set, plan):
     sets = [*datasets.load(beir), *datasets.load(question_set)]
     results = run.evaluate(sets, configurations.gather(), plan)
-    text = report.readme_table(json.loads(json.dumps(report.summary(results, []))))
+    text = markdown.readme_table(json.loads(json.dumps(report.summary(results, []))))
     lines = text.splitlines()
     assert lines[0].startswith("| data set | run | queries | nDCG@10")
     assert lines[2].startswith("| toy | offline | 2 | 1.000")
     assert "qa_toy" in text
     widths = {line.count("|") for line in lines[:3]}
     assert len(widths) == 1
+
+
+def test_the_table_replaces_what_stands_between_the_marks(tmp_path):
+    file = tmp_path / "README.md"
+    file.write_text(f"before\n\n{markdown.START}\nold\n{markdown.END}\n\nafter\n")
+    for _ in range(2):
+        markdown.write_between(file, "| a |\n")
+        want = f"before\n\n{markdown.START}\n\n| a |\n\n{markdown.END}\n\nafter\n"
+        assert file.read_text() == want
+    for wrong in ("none", markdown.START, f"{markdown.END} {markdown.START}"):
+        file.write_text(wrong)
+        with pytest.raises(FoveateError, match="once each and in this order"):
+            markdown.write_between(file, "| a |\n")
+        assert file.read_text() == wrong
