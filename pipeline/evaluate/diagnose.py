@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from foveate.pipeline.errors import FoveateError
@@ -49,13 +49,7 @@ def diagnose(
     with indexed(
         dataset, configuration, plan.cache, tell=plan.tell, encoders=plan.encoders
     ) as built:
-        view = look(built.engine, dataset)
-        for name, probe in PROBES.items():
-            plan.announce(f"  {dataset.name}: {name}")
-            try:
-                found.append(probe(view))
-            except FoveateError as error:
-                found.append(unmeasured(name, str(error), ""))
+        found.extend(probe_all(look(built.engine, dataset), plan.announce))
     if dataset.buckets and dataset.folder is not None:
         plan.announce(f"  {dataset.name}: position in a document")
         found.append(by_position(dataset, configuration, plan, n_queries))
@@ -63,6 +57,16 @@ def diagnose(
         found.append(language_gap(dataset, configuration, plan, min(n_queries, 60)))
     extra = {"dataset": dataset.name, "configuration": configuration.name}
     return [{**extra, **made.as_dict()} for made in found]
+
+
+def probe_all(view: View, announce: Callable[[str], None]) -> Iterator[Diagnosis]:
+    """Yield what each probe of an index finds; one that can't be measured says why."""
+    for name, probe in PROBES.items():
+        announce(f"  {view.dataset.name}: {name}")
+        try:
+            yield probe(view)
+        except FoveateError as error:
+            yield unmeasured(name, str(error), "")
 
 
 def sentences_of(view: View, n: int = 600) -> list[str]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 
 import numpy as np
 import pytest
 
+import foveate
 from foveate.pipeline.evaluate import (
     configurations,
     contrast,
     datasets,
     diagnose,
     geometry,
-    judgments,
     position,
     stereotypes,
 )
-from foveate.pipeline.evaluate.corpora import indexed
 from foveate.pipeline.evaluate.diagnosis import at_least, at_most
 from foveate.pipeline.evaluate.searching import Plan
 from foveate.pipeline.evaluate.view import look
@@ -36,21 +36,6 @@ class First64(HashedWords):
             spans = self.token_spans(text)
             cut.append(text[: spans[63][1]] if len(spans) > 64 else text)
         return super().encode(cut, progress=progress)
-
-
-class MissingSome:
-    """An index with a defect: the vectors of every twentieth passage are gone."""
-
-    def __init__(self, inner):
-        self._inner = inner
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def vectors(self, ids, role):
-        found = self._inner.vectors(ids, role).copy()
-        found[np.asarray(ids) % 20 == 7] = np.nan
-        return found
 
 
 def write_set(folder, *, shuffled=False):
@@ -112,20 +97,32 @@ def test_an_encoder_that_sees_64_tokens_turns_the_position_red(tmp_path):
     assert found["judgments"] == found["vectors present"] == "green"
 
 
+def lossy(folder, place, encoder):
+    """Index a set in two parts, and lose the second part's vectors: 6 of 120."""
+    lines = (folder / "corpus.jsonl").read_text().splitlines(keepends=True)
+    parts = folder.with_name("parts")
+    parts.mkdir()
+    with foveate.open(place, create=True, encoders={"text": encoder}) as engine:
+        for name, some in (("most", lines[:114]), ("last", lines[114:])):
+            (parts / f"{name}.jsonl").write_text("".join(some))
+            engine.add(parts / f"{name}.jsonl")
+    with sqlite3.connect(place / "catalog.sqlite") as db:
+        lost = db.execute("SELECT n FROM segments WHERE role = 'text' AND position > 0").fetchall()
+        assert lost == [(6,)]
+        db.execute("DELETE FROM segments WHERE role = 'text' AND position > 0")
+    db.close()
+
+
 def test_lost_vectors_turn_their_presence_red(tmp_path, encoder):
-    (dataset,) = datasets.load(write_set(tmp_path / "set"))
-    (base,) = configurations.gather()
-    with indexed(dataset, base, tmp_path / "cache", encoders={"text": encoder}) as built:
-        index = built.engine.index
-        try:
-            built.engine.index = MissingSome(index)
-            view = look(built.engine, dataset)
-        finally:
-            built.engine.index = index
-        found = geometry.missing_vectors(view)
-        assert found.state == "red"
-        assert found.value == pytest.approx(0.05, abs=0.01)
-        assert judgments.judgments_fit(view).state == "green"
+    folder = write_set(tmp_path / "set")
+    lossy(folder, tmp_path / "x.fov", encoder)
+    (dataset,) = datasets.load(folder)
+    with foveate.open(tmp_path / "x.fov", encoders={"text": encoder}) as engine:
+        found = {d.name: d for d in diagnose.probe_all(look(engine, dataset), lambda text: None)}
+    present = found["vectors present"]
+    assert (present.state, present.value) == ("red", pytest.approx(0.05))
+    assert present.says == "6 of 120 passages (5.0%) have no vector"
+    assert found["judgments"].state == found["position in a passage"].state == "green"
 
 
 @pytest.mark.models
