@@ -162,7 +162,9 @@ def search(
         typer.Option(help="text, table, image or page; may repeat.", metavar="KIND"),
     ] = None,
     types: TypeOption = None,
-    mode: Annotated[str, typer.Option(help="hybrid, dense, words or late.", metavar="MODE")] = "hybrid",
+    mode: Annotated[
+        str, typer.Option(help="hybrid, dense, words or late.", metavar="MODE")
+    ] = "hybrid",
     group: Annotated[
         str | None, typer.Option(help="source: one hit a source.", metavar="source")
     ] = None,
