@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import unicodedata
@@ -28,10 +29,13 @@ ENDINGS = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("ly", ""), ("s", 
 
 def plain(text: str) -> str:
     """Return the text case-folded and without accents."""
+    if text.isascii():
+        return text.lower()
     folded = unicodedata.normalize("NFKD", text.casefold())
     return "".join(c for c in folded if not unicodedata.combining(c))
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """Cut the commonest English endings."""
     if len(word) < 4 or word[0].isdigit():

@@ -1,0 +1,158 @@
+"""Sentinel: a linear probe on the reader's attention says which sentences matter (2505.23277).
+
+    p = sigmoid(v . w + b),  v: each head's attention from the prompt's last token, spread over
+    the passages only, the mean of a sentence's tokens
+
+The reader reads in windows, in order. The probe is fitted to one reader: the shipped one to
+SmolLM2-135M-Instruct (weights/README.md); `foveate fit sentinel` fits another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources as packaged
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foveate.pipeline.errors import ModelError
+from foveate.pipeline.types import Context, Hit
+from foveate.rerank.compress import packing, units
+from foveate.rerank.compress.attended import by_score, over
+
+if TYPE_CHECKING:
+    from foveate.pipeline.protocols import Resources
+    from foveate.pipeline.types import Floats
+    from foveate.rerank.compress.units import Unit
+
+SHIPPED = "sentinel.json"
+WINDOW_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """reader: what it was fitted to. mean, deviation, weights: (heads,) float32, of log v."""
+
+    reader: str
+    mean: Floats
+    deviation: Floats
+    weights: Floats
+    bias: float
+
+    def chances(self, features: Floats) -> Floats:
+        """Return (n,) float32 within 0..1 of features (n, heads); no weights give one half."""
+        x = np.clip((features - self.mean) / self.deviation, -5, 5)
+        found: Floats = (1 / (1 + np.exp(-(x @ self.weights + self.bias)))).astype(np.float32)
+        return found
+
+
+class Sentinel:
+    """Sentences by a probe on the reader's attention.
+
+    Args:
+        resources: what the engine lends.
+        probe: a file that `foveate fit sentinel` wrote; the shipped one by default.
+        window_tokens: the reader reads so many tokens of passages at a time.
+    """
+
+    name = "sentinel"
+
+    def __init__(
+        self,
+        resources: Resources,
+        *,
+        probe: str | os.PathLike[str] | None = None,
+        window_tokens: int = WINDOW_TOKENS,
+    ) -> None:
+        self._resources = resources
+        self._place = probe
+        self.window_tokens = window_tokens
+        self._probe: Probe | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def probe(self) -> Probe:
+        with self._lock:
+            if self._probe is None:
+                found = load(self._place)
+                reader = self._resources.reader().name
+                if self._place is None and found.reader != reader:
+                    raise ModelError(
+                        f"the shipped probe was fitted to {found.reader!r}, not to {reader!r}: "
+                        "fit one with `foveate fit sentinel`"
+                    )
+                self._probe = found
+            return self._probe
+
+    def compress(
+        self,
+        query: str,
+        hits: Sequence[Hit],
+        budget_tokens: int,
+        *,
+        count_tokens: Callable[[str], int],
+    ) -> Context:
+        """Return the likeliest sentences, of at most budget_tokens."""
+        everything = packing.whole(hits, budget_tokens, count_tokens)
+        if everything is not None:
+            return everything
+        found = units.cut(hits, self._resources.sentences)
+        probe = self.probe
+        seen = features(self._resources, query, hits, found, self.window_tokens)
+        values = probe.chances(seen)
+        return by_score(self.name, hits, found, values, budget_tokens, count_tokens, {})
+
+
+def features(
+    resources: Resources,
+    query: str,
+    hits: Sequence[Hit],
+    found: Sequence[Unit],
+    window_tokens: int = WINDOW_TOKENS,
+) -> Floats:
+    """Return (n, heads) float32: log of each unit's mean attention by head, times the tokens.
+
+    An even spread over the passages gives 0 everywhere, whatever their number.
+    """
+    from foveate.rerank.attention import shared_scan
+
+    scan = shared_scan(
+        resources,
+        heads="all",
+        mode="causal",
+        rows="last",
+        calibrate=False,
+        mask_deviations=None,
+        share="passages",
+        read_tokens=window_tokens,
+    )
+    look = scan.look(query, [hit.passage for hit in hits], per_head=True)
+    heads: Any = look.token_heads
+    rows = [over(heads[unit.hit], look, hits, unit) for unit in found]
+    seen = np.asarray(rows, dtype=np.float32).reshape(len(found), -1)
+    n_tokens = sum(map(len, look.token_scores))
+    logs: Floats = np.log(np.maximum(seen * n_tokens, 1e-4)).astype(np.float32)
+    return logs
+
+
+def load(path: str | os.PathLike[str] | None = None) -> Probe:
+    """Read a probe from a file, the shipped one by default.
+
+    Raises:
+        ModelError: for a file that is none.
+    """
+    if path is None:
+        place: Any = packaged.files("foveate.rerank.compress") / "weights" / SHIPPED
+    else:
+        place = Path(path).expanduser()
+    try:
+        table = json.loads(place.read_text(encoding="utf-8"))
+        arrays = [np.asarray(table[n], np.float32) for n in ("mean", "deviation", "weights")]
+        return Probe(str(table["reader"]), *arrays, float(table["bias"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"cannot read the probe {str(place)!r}: {error}") from error
