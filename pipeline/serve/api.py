@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 Label = Annotated[str, Path(pattern=r"^([0-9a-f]{12}:\d{1,9}|\d{1,19})$")]
 Span = Annotated[str | None, Query(pattern=r"^\d{1,10}-\d{1,10}$")]
-WAIT_MAX_S = 120.0
+Wait = Annotated[float, Query(ge=0, le=120)]
 
 
 def routes(service: Service) -> APIRouter:
@@ -115,11 +115,10 @@ def reading(service: Service) -> APIRouter:
 def writing(service: Service) -> APIRouter:
     """Return the routes that change the index."""
     router = APIRouter(tags=["write"])
-    wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S)]
 
     @router.post("/files", status_code=202)
     async def upload(
-        request: Request, name: Annotated[str, Query(max_length=1000)], wait_s: wait = 0.0
+        request: Request, name: Annotated[str, Query(max_length=1000)], wait_s: Wait = 0.0
     ) -> JSONResponse:
         """Take in a file, its bytes as the body, and index it; wait_s: for the end of that."""
         path = await asyncio.to_thread(service.new_upload, name)
@@ -132,7 +131,7 @@ def writing(service: Service) -> APIRouter:
         return await reported(job, wait_s)
 
     @router.post("/add", status_code=202)
-    async def add(body: AddBody, wait_s: wait = 0.0) -> JSONResponse:
+    async def add(body: AddBody, wait_s: Wait = 0.0) -> JSONResponse:
         """Index files and folders that are below the server's roots."""
         job = await asyncio.to_thread(
             service.add, body.paths, prune=body.prune, refresh=body.refresh
@@ -140,7 +139,7 @@ def writing(service: Service) -> APIRouter:
         return await reported(job, wait_s)
 
     @router.post("/remove", status_code=202)
-    async def remove(body: RemoveBody, wait_s: wait = 0.0) -> JSONResponse:
+    async def remove(body: RemoveBody, wait_s: Wait = 0.0) -> JSONResponse:
         """Take files, folders or labels out of the index; only uploads go from the disk too."""
         return await reported(service.remove(body.targets, erase=body.erase), wait_s)
 

@@ -1,0 +1,231 @@
+"""What the API returns for what it is asked."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+
+import httpx
+import pytest
+from PIL import Image
+
+
+def data_url(path):
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def labels(client, text, **options):
+    answer = client.post("/api/search", json={"text": text, **options})
+    assert answer.status_code == 200, answer.text
+    return [hit["label"] for hit in answer.json()["hits"]]
+
+
+def events_of(response):
+    """Return [(name, data)] of server-sent events."""
+    found = []
+    for block in response.text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
+        if lines:
+            found.append((lines.get("event"), json.loads(lines["data"])))
+    return found
+
+
+def test_search_equals_the_engines_own(client, shared):
+    hits = shared.server.service.engine.search("aspect ratio of the wing", k=5)
+    assert labels(client, "aspect ratio of the wing", k=5) == [h.passage.label for h in hits]
+
+
+def test_a_hit_says_where_it_stands_and_what_to_light(client):
+    hit = client.post("/api/search", json={"text": "lemons refrigerator"}).json()["hits"][0]
+    assert hit["name"] == "lemons.md"
+    start, end = hit["excerpt"]
+    assert "refrigerator" in hit["text"][start:end]
+    assert "refrigerator" in [hit["text"][a:b] for a, b in hit["lit"]]
+    assert all(start <= a < b <= end for a, b in hit["lit"])
+
+
+def test_search_by_a_picture_finds_it_and_one_by_words_too(client, corpus):
+    found = client.post("/api/search", json={"image": data_url(corpus / "red.png"), "k": 3})
+    assert [hit["name"] for hit in found.json()["hits"]][0] == "red.png"
+    blue = client.post("/api/search", json={"text": "blue", "modality": ["image"]}).json()["hits"]
+    assert blue[0]["name"] == "blue.png"
+
+
+def test_filters_and_groups_are_the_engines(client):
+    only = client.post(
+        "/api/search", json={"text": "snow hail", "where": "meta.year >= 2020"}
+    ).json()
+    assert {hit["metadata"].get("year") for hit in only["hits"]} == {2021}
+    bad = client.post("/api/search", json={"text": "x", "where": "year >= "})
+    assert bad.status_code == 400
+    assert bad.json()["error"]["type"] == "QueryError"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"text": "x", "k": 0}, 422),
+        ({"text": "x", "k": 100_000}, 400),
+        ({"text": "x", "unknown": 1}, 422),
+        ({"text": "x" * 30_000}, 422),
+        ({"text": "x", "modality": ["smell"]}, 422),
+        ({"image": "not base64!"}, 422),
+        ({"image": base64.b64encode(b"no picture").decode()}, 422),
+        ({"text": "x", "rerank": ["no-such-stage"]}, 400),
+        ([1, 2], 422),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_one_sentence(client, body, status):
+    answer = client.post("/api/search", json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+
+
+def test_ask_streams_its_stages_and_agrees_with_the_whole_answer(client, shared):
+    question = "How long do lemons keep in the refrigerator?"
+    with client.stream("POST", "/api/ask", json={"text": question}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        response.read()
+    told = events_of(response)
+    assert [name for name, _ in told] == ["hits", "answer"]
+    streamed = told[-1][1]
+    whole = client.post("/api/ask", json={"text": question, "stream": False}).json()
+    assert (streamed["answer"], streamed["citations"]) == (whole["answer"], whole["citations"])
+    direct = shared.server.service.engine.ask(question)
+    assert whole["answer"] == direct.text
+    assert [h["label"] for h in told[0][1]] == [h["label"] for h in streamed["hits"]]
+    (cited, *_) = whole["citations"]
+    place = client.get(
+        f"/api/passages/{cited['label']}", params={"span": "{}-{}".format(*cited["span"])}
+    ).json()
+    assert place["quote"] == cited["quote"]
+    assert cited["open"] == "/#open={}&span={}-{}".format(cited["label"], *cited["span"])
+
+
+def test_an_error_in_a_stream_is_an_event(client):
+    answer = client.post("/api/ask", json={"text": "lemons?", "where": "year >= "})
+    assert [name for name, _ in events_of(answer)] == ["error"]
+
+
+def test_show_gives_the_surroundings_and_the_focus(client, shared):
+    label = labels(client, "pumps drive the loop")[0]
+    place = client.get(f"/api/passages/{label}", params={"q": "pumps"}).json()
+    whole = shared.server.service.engine.text(place["source_id"])
+    assert place["before"] + place["quote"] + place["after"] == whole
+    start, end = place["focus"]
+    assert place["quote"][start:end] == "Two pumps drive the loop."
+
+
+def test_a_picture_is_scaled_and_kept_by_its_tag(client):
+    label = labels(client, "green", modality=["image"])[0]
+    first = client.get(f"/api/passages/{label}/picture", params={"width": 100})
+    assert first.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(first.content)).size == (100, 75)
+    again = client.get(
+        f"/api/passages/{label}/picture",
+        params={"width": 100},
+        headers={"If-None-Match": first.headers["etag"]},
+    )
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_what_is_not_there_is_a_404(client):
+    for path in (
+        "/api/passages/000000000000:0",
+        "/api/passages/000000000000:0/picture",
+        "/api/jobs/0123456789abcdef",
+        "/api/nothing",
+        "/page/nothing.js",
+    ):
+        answer = client.get(path)
+        assert answer.status_code == 404, path
+        assert answer.json()["error"]["message"]
+
+
+def test_status_health_and_metrics(client):
+    assert client.get("/health").json()["status"] == "ok"
+    status = client.get("/api/status", params={"files": True}).json()
+    assert status["passages"] >= 8
+    assert {f["state"] for f in status["files"]} == {"indexed"}
+    text = client.get("/metrics").text
+    assert 'foveate_requests_total{method="GET"' in text
+    assert f"foveate_index_passages {float(status['passages'])}" in text
+    assert "process_resident_memory_bytes" in text
+
+
+def test_the_schema_names_every_route_and_needs_no_network(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/api/search", "/api/ask", "/api/files", "/v1/chat/completions"} <= set(paths)
+    assert client.get("/docs").status_code == 404
+
+
+def finished(client, job, timeout_s=30):
+    end = time.monotonic() + timeout_s
+    while job["state"] in ("waiting", "running"):
+        assert time.monotonic() < end, job
+        time.sleep(0.05)
+        job = client.get(f"/api/jobs/{job['id']}").json()
+    return job
+
+
+def test_a_file_is_uploaded_found_removed_and_gone(start):
+    listener = start(files=False)
+    with httpx.Client(base_url=listener.url, timeout=30) as client:
+        sent = client.post(
+            "/api/files", params={"name": "quay.txt"}, content=b"A heron on the quay."
+        )
+        assert sent.status_code == 202
+        job = finished(client, sent.json()["job"])
+        assert (job["state"], job["report"]["n_added"]) == ("done", 1)
+        (label,) = labels(client, "heron quay")
+        uploads = listener.server.service.uploads
+        (kept,) = uploads.glob("*/quay.txt")
+        assert kept.stat().st_mode & 0o077 == 0
+        gone = client.post(
+            "/api/remove", params={"wait_s": 20}, json={"targets": [label], "erase": True}
+        )
+        assert (gone.status_code, gone.json()["job"]["report"]) == (200, {"removed": 1})
+        assert labels(client, "heron quay") == []
+        assert client.get(f"/api/passages/{label}").status_code == 404
+        assert not list(uploads.glob("*/*"))
+
+
+def test_a_file_that_holds_nothing_is_not_kept(start):
+    listener = start(files=False)
+    with httpx.Client(base_url=listener.url, timeout=30) as client:
+        sent = client.post(
+            "/api/files", params={"name": "blank.txt", "wait_s": 20}, content=b" \n "
+        )
+        assert sent.json()["job"]["state"] == "done"
+        assert sent.json()["job"]["report"]["n_empty"] == 1
+        assert not list(listener.server.service.uploads.glob("*/*"))
+        empty = client.post("/api/files", params={"name": "none.txt"}, content=b"")
+        assert empty.status_code == 400
+
+
+def test_removing_what_is_not_there_fails_with_a_reason(start):
+    listener = start()
+    answer = httpx.post(
+        f"{listener.url}/api/remove", params={"wait_s": 20}, json={"targets": ["/no/such/file"]}
+    )
+    assert answer.status_code == 422
+    assert "not in the index" in answer.json()["error"]["message"]
+
+
+def test_folders_below_a_root_are_indexed_and_pruned(start, tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "owl.txt").write_text("An owl by night.")
+    listener = start(files=False, roots=(str(root),))
+    with httpx.Client(base_url=listener.url, timeout=30) as client:
+        client.post(
+            "/api/add", params={"wait_s": 20}, json={"paths": [str(root)]}
+        ).raise_for_status()
+        assert len(labels(client, "owl")) == 1
+        (root / "owl.txt").unlink()
+        body = {"paths": [str(root)], "prune": True}
+        client.post("/api/add", params={"wait_s": 20}, json=body).raise_for_status()
+        assert labels(client, "owl") == []
