@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Floats, Ints
 
 SKIPS = ("nothing", "punctuation")
+CODES = ("onebit", "int8")
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
 
@@ -41,7 +42,8 @@ class LateMiniLM:
     whose weights are shared, in the place of these. rotation: a file made by
     `foveate.encoders.rotation`; None is the one that ships for the packaged model, 'none' keeps
     the states as they are. dim: leading dimensions of the rotation that are kept. skip: of stored
-    texts, what has no vector: 'punctuation' or 'nothing'.
+    texts, what has no vector: 'punctuation' or 'nothing'. code: how an index keeps a vector:
+    'onebit' (the sign of each dimension, and a scale) or 'int8'.
     """
 
     reads: frozenset[str] = frozenset({"text"})
@@ -54,6 +56,7 @@ class LateMiniLM:
         rotation: str | Path | None = None,
         dim: int | None = None,
         skip: str = "punctuation",
+        code: str = "onebit",
         batch_tokens: int | None = None,
         **options: Any,
     ) -> None:
@@ -61,6 +64,9 @@ class LateMiniLM:
             raise ConfigError(f"unknown skip {skip!r} (known: {', '.join(map(repr, SKIPS))})")
         self.texts = texts if texts is not None else MiniLM(path, **options)
         self._packaged = path is None and (texts is None or texts._path is None)
+        if code not in CODES:
+            raise ConfigError(f"unknown code {code!r} (known: {', '.join(map(repr, CODES))})")
+        self.code = code
         self._rotation_path, self._dim, self._skip = rotation, dim, skip
         self._batch_tokens = batch_tokens
         self._lock = threading.Lock()
@@ -93,7 +99,10 @@ class LateMiniLM:
     def tower(self) -> str:
         """The model's tower, the rotation, and what is skipped."""
         turned = "none" if self._rotation is None else self._rotation.digest
-        return f"{self.texts.tower} tokens rotation={turned} dim={self.dim} skip={self._skip}"
+        return (
+            f"{self.texts.tower} tokens rotation={turned} dim={self.dim} "
+            f"skip={self._skip} code={self.code}"
+        )
 
     def encode(
         self, inputs: Sequence[Input], *, progress: Callable[[int], None] | None = None

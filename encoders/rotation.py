@@ -77,8 +77,7 @@ class Rotation:
 
     def turn(self, states: Floats) -> Floats:
         """Return (t, k) float32. states: (t, d) float32."""
-        turned: Floats = (states - self.centre) @ self.matrix
-        return turned
+        return np.asarray((states - self.centre) @ self.matrix, dtype=np.float32)
 
 
 def learn(states: Floats) -> Rotation:

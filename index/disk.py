@@ -27,7 +27,10 @@ from foveate.index.lock import WriterLock
 from foveate.index.neighbours import Plan
 from foveate.index.records import unpack_words
 from foveate.index.storage import make_folder, sync_folder, writing
+from foveate.index.stores import folder_of
+from foveate.index.tokens import TokenSnapshot
 from foveate.index.towers import Tower
+from foveate.index.vectors import Snapshot
 from foveate.index.views import Views, parsed
 from foveate.index.writer import Writer
 from foveate.pipeline.errors import (
@@ -39,7 +42,14 @@ from foveate.pipeline.errors import (
     ShapeError,
     SpaceMismatch,
 )
-from foveate.pipeline.types import MODALITIES, FileRecord, Passage, Source, WordBoxes
+from foveate.pipeline.types import (
+    MODALITIES,
+    FileRecord,
+    MultiVectors,
+    Passage,
+    Source,
+    WordBoxes,
+)
 
 if TYPE_CHECKING:
     from foveate.pipeline.types import Floats, Ints
@@ -64,7 +74,10 @@ class DiskIndex:
                 migrate(self._catalog)
         with self._catalog.reader() as db:
             rows = db.execute("SELECT role, tower, space, dim FROM towers ORDER BY number")
-            self.towers: Mapping[str, Tower] = {r[0]: Tower(*r) for r in rows}
+            codes = get_meta(db, "codes", {})
+            self.towers: Mapping[str, Tower] = {
+                r[0]: Tower(r[0], r[1], r[2], r[3], codes.get(r[0], "")) for r in rows
+            }
             self.settings: Mapping[str, Any] = get_meta(db, "settings", {})
             options = {**get_meta(db, "options", {}), **options}
         self.plan = Plan.of(options)
@@ -124,7 +137,7 @@ class DiskIndex:
 
     def vectors_folder(self, role: str) -> Path:
         """Return the folder of a tower's segments."""
-        return self.path / "vectors" / self.towers[role].folder
+        return folder_of(self.path, self.towers[role])
 
     # ---- read
 
@@ -159,12 +172,21 @@ class DiskIndex:
 
     def vectors(self, ids: Sequence[int] | Ints, role: str) -> Floats:
         """Return (n, dim) float32, stored vectors; rows of NaN where a passage has none."""
-        snapshot = self._views.snapshot(role)
+        snapshot = self._single(role)
         wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
         rows = snapshot.living(wanted)
         out = np.full((len(wanted), snapshot.tower.dim), np.nan, dtype=np.float32)
         out[rows >= 0] = snapshot.take(rows[rows >= 0])
         return out
+
+    def token_vectors(self, ids: Sequence[int] | Ints, role: str = "tokens") -> MultiVectors:
+        """Return the stored token vectors of passages, decoded; none where a passage has none."""
+        snapshot = self._many(role)
+        rows = snapshot.living(np.asarray(ids, dtype=np.int64).reshape(-1))
+        found = snapshot.take(rows[rows >= 0])
+        sizes = np.zeros(len(rows), dtype=np.int64)
+        sizes[rows >= 0] = np.diff(found.offsets)
+        return MultiVectors(found.vectors, np.concatenate([[0], np.cumsum(sizes)]))
 
     def count(self, where: str | filters.Filter | None = None) -> int:
         """Return the number of passages, or of those that a filter lets through."""
@@ -224,7 +246,7 @@ class DiskIndex:
             QueryError: k or the filter can't be used.
         """
         k = _checked(k)
-        snapshot = self._views.snapshot(role)
+        snapshot = self._single(role)
         array: Floats = np.ascontiguousarray(queries, dtype=np.float32)
         if array.ndim != 2 or array.shape[1] != snapshot.tower.dim:
             raise ShapeError(
@@ -268,6 +290,50 @@ class DiskIndex:
             keep = np.array([i in real or n >= 500 for n, i in enumerate(ids.tolist())], dtype=bool)
             scores, ids = scores[keep], ids[keep]
         return scores, ids
+
+    def search_tokens(
+        self, queries: MultiVectors, k: int, *, role: str = "tokens", text: str | None = None,
+        vectors: Mapping[str, Floats] | None = None, depth: int = 256,
+        where: str | filters.Filter | None = None, modalities: Collection[str] | None = None,
+    ) -> tuple[Floats, Ints]:  # fmt: skip
+        """Find the passages whose tokens match those of one query best, by exact MaxSim.
+
+        Candidates: the `depth` nearest by centroids of tokens, by words when `text` is given, and
+        by each of `vectors`, {role: (1, dim)}; all that may be found where they are few.
+
+        queries: one query. Returns: scores (k',) float32 descending, the weighted mean of the
+        best similarities; ids (k',) int64; k' <= k.
+
+        Raises:
+            SpaceMismatch: the index has no token vectors of this role.
+            ShapeError: there is more than one query, or it is of another dimension.
+            QueryError: k or the filter can't be used.
+        """
+        k = _checked(k)
+        snapshot = self._many(role)
+        asked = queries.vectors
+        if len(queries) != 1 or asked.shape[1] != snapshot.tower.dim:
+            raise ShapeError(
+                f"expected one query (s, {snapshot.tower.dim}) for {role!r}, got {len(queries)} of "
+                f"{asked.shape}"
+            )
+        weight = float(np.linalg.norm(asked, axis=1).sum())
+        if not weight:
+            return np.empty(0, np.float32), np.empty(0, np.int64)
+        depth = max(depth, 2 * k)
+        mask = snapshot.mask(_codes(modalities), self._views.allowed(where))
+        rows = snapshot.candidates(asked, depth, mask)
+        if len(rows) < (snapshot.n if mask is None else int(np.count_nonzero(mask))):
+            more = [
+                self.search_vectors(r, v, depth, where=where, modalities=modalities)[1][0]
+                for r, v in (vectors or {}).items()
+            ]
+            if text:
+                more.append(self.search_words(text, depth, where=where, modalities=modalities)[1])
+            others = snapshot.living(np.concatenate([rows[:0], *more]))
+            rows = np.union1d(rows, others[others >= 0])
+        scores, ids = snapshot.search(asked, k, rows)
+        return scores / np.float32(weight), ids
 
     # ---- write
 
@@ -317,6 +383,23 @@ class DiskIndex:
 
     # ---- parts
 
+    def _single(self, role: str) -> Snapshot:
+        found = self._views.snapshot(role)
+        if not isinstance(found, Snapshot):
+            raise SpaceMismatch(f"the index has one vector a token for {role!r}, not a passage")
+        return found
+
+    def _many(self, role: str) -> TokenSnapshot:
+        if role not in self.towers:
+            raise SpaceMismatch(
+                f"the index has no token vectors: build a new one with [encoders.{role}] "
+                'use = "late-minilm"'
+            )
+        found = self._views.snapshot(role)
+        if not isinstance(found, TokenSnapshot):
+            raise SpaceMismatch(f"the index has one vector a passage for {role!r}, not a token")
+        return found
+
     @contextmanager
     def _locked(self, timeout_s: float) -> Iterator[None]:
         lock = WriterLock(self.path / "lock")
@@ -358,7 +441,8 @@ def _fill(
 ) -> None:
     folder.mkdir(mode=0o700)
     create_catalog(folder / "catalog.sqlite")
-    for name in ("vectors", "words", "words/1"):
+    codes = {role: tower.code for role, tower in towers.items() if tower.code}
+    for name in ("vectors", "words", "words/1", *(["tokens"] if codes else [])):
         make_folder(folder / name)
     catalog = Catalog(folder / "catalog.sqlite")
     with closing(catalog.writer()) as db:
@@ -370,6 +454,7 @@ def _fill(
                 "INSERT INTO towers (role, tower, space, dim, number) VALUES (?, ?, ?, ?, ?)",
                 (role, tower.tower, tower.space, tower.dim, number),
             )
+        set_meta(db, "codes", codes)
         set_meta(db, "settings", dict(settings))
         set_meta(db, "options", dict(options))
         db.execute("COMMIT")

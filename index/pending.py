@@ -12,15 +12,14 @@ import numpy as np
 
 from foveate.index import records
 from foveate.index.catalog import Catalog
-from foveate.index.segments import Rows, write_segment
 from foveate.index.storage import make_folder
+from foveate.index.stores import folder_of, store_of
 from foveate.index.towers import Tower
-from foveate.index.vectors import Snapshot, load_snapshot
 from foveate.pipeline.errors import ShapeError, SpaceMismatch
 from foveate.pipeline.types import Draft
 
 if TYPE_CHECKING:
-    from foveate.pipeline.types import Floats, Ints
+    from foveate.pipeline.types import Ints
 
 _MAX_SEGMENTS = 16
 
@@ -35,12 +34,12 @@ class PendingVectors:
         self.towers = towers
         self._catalog = catalog
         self._root = root
-        self._parts: dict[str, list[Rows]] = {role: [] for role in towers}
-        self._snapshots: dict[str, Snapshot] = {}
+        self._parts: dict[str, list[Any]] = {role: [] for role in towers}
+        self._snapshots: dict[str, Any] = {}
         self._stale: set[str] = set()
 
     def folder(self, role: str) -> Path:
-        return self._root / "vectors" / self.towers[role].folder
+        return folder_of(self._root, self.towers[role])
 
     def marks(self) -> dict[str, int]:
         """Return how much is pending, to come back to with `cut`."""
@@ -59,8 +58,12 @@ class PendingVectors:
         """Note that a commit was made: snapshots that are asked for again are read anew."""
         self._stale.update(self._snapshots)
 
-    def snapshot(self, role: str) -> Snapshot:
-        """Return the committed vectors of a tower. Raises SpaceMismatch for an unknown role."""
+    def snapshot(self, role: str) -> Any:
+        """Return the committed vectors of a tower: a `Snapshot` or a `TokenSnapshot`.
+
+        Raises:
+            SpaceMismatch: the index has no such role.
+        """
         if role not in self.towers:
             raise SpaceMismatch(
                 f"the index has no vectors for {role!r} (it has: {', '.join(self.towers)})"
@@ -69,35 +72,29 @@ class PendingVectors:
             tower = self.towers[role]
             folder = self.folder(role)
             with self._catalog.snapshot() as db:
-                self._snapshots[role] = load_snapshot(db, folder, tower, self._snapshots.get(role))
+                previous = self._snapshots.get(role)
+                self._snapshots[role] = store_of(tower).load(db, folder, tower, previous)
             self._stale.discard(role)
         return self._snapshots[role]
 
-    def check(self, role: str, rows: Any, array: Any, n_drafts: int) -> tuple[Ints, Floats]:
-        """Return rows (m,) int64 and vectors (m, dim) float32 that fit. Raises ShapeError."""
+    def check(self, role: str, rows: Any, array: Any, n_drafts: int) -> tuple[Ints, Any]:
+        """Return rows (m,) int64 and the vectors of m drafts that fit. Raises ShapeError."""
         if role not in self.towers:
             raise SpaceMismatch(
                 f"the index has no vectors for {role!r} (it has: {', '.join(self.towers)})"
             )
-        dim = self.towers[role].dim
+        tower = self.towers[role]
         places = np.asarray(rows, dtype=np.int64).reshape(-1)
-        vectors: Floats = np.ascontiguousarray(array, dtype=np.float32)
-        if vectors.shape != (len(places), dim):
-            raise ShapeError(
-                f"expected ({len(places)}, {dim}) float32 for {role!r}, got {vectors.shape}"
-            )
+        vectors = store_of(tower).check(tower, array, len(places))
         if len(places) and (places.min() < 0 or places.max() >= n_drafts):
             raise ShapeError(f"vectors of {role!r} name drafts outside 0..{n_drafts - 1}")
         if len(np.unique(places)) != len(places):
             raise ShapeError(f"two vectors of {role!r} name one draft")
-        norms = np.linalg.norm(vectors, axis=1)
-        if not (np.isfinite(norms).all() and (abs(norms - 1) <= 1e-2).all()):
-            raise ShapeError(f"expected finite vectors of length 1 for {role!r}")
         return places, vectors
 
     def put(
         self, role: str, source: int, ids: Ints, drafts: Sequence[Draft], places: Ints,
-        array: Floats,
+        array: Any,
     ) -> None:  # fmt: skip
         """Keep vectors of passages. ids: (m,) int64, those of drafts[places]."""
         if not len(ids):
@@ -105,9 +102,11 @@ class PendingVectors:
         order = np.argsort(ids)
         kinds = np.array([records.modality_code(drafts[p].modality) for p in places], np.uint8)
         owners = np.full(len(ids), source, dtype=np.int64)
-        self._parts[role].append(Rows(ids[order], owners, kinds[order], array[order]))
+        tower = self.towers[role]
+        rows = store_of(tower).rows(tower, ids[order], owners, kinds[order], array, order)
+        self._parts[role].append(rows)
 
-    def has(self, source: int, checked: Mapping[str, tuple[Ints, Floats]]) -> bool:
+    def has(self, source: int, checked: Mapping[str, tuple[Ints, Any]]) -> bool:
         """Tell whether every one of these vectors of a source is there already."""
         rows = self.db.execute(
             "SELECT id FROM passages WHERE source = ? ORDER BY number", (source,)
@@ -142,14 +141,14 @@ class PendingVectors:
             make_folder(folder)
             position = listed[-1][1] + 1 if listed else 0
             name = f"{position:08d}-{os.urandom(4).hex()}.seg"
-            n, crc = write_segment(folder / name, parts, tower.dim)
+            n, crc = store_of(tower).write(folder / name, parts, tower)
             self.db.executemany("DELETE FROM segments WHERE name = ?", [(r,) for r in replaced])
             self.db.execute(
                 "INSERT INTO segments VALUES (?, ?, ?, ?, ?)", (role, name, position, n, crc)
             )
         return n_replaced > 0
 
-    def _living(self, part: Rows) -> Rows:
+    def _living(self, part: Any) -> Any:
         gone = self.db.execute(
             "SELECT passage FROM removed WHERE generation < 0 AND passage BETWEEN ? AND ?",
             (int(part.ids[0]), int(part.ids[-1])),
@@ -160,15 +159,15 @@ class PendingVectors:
         return part.keep(np.flatnonzero(keep))
 
     def _absorb(
-        self, role: str, listed: list[tuple[str, int, int]], parts: list[Rows]
-    ) -> tuple[list[Rows], list[str]]:
+        self, role: str, listed: list[tuple[str, int, int]], parts: list[Any]
+    ) -> tuple[list[Any], list[str]]:
         """Take the last segments into the new one while they are small, so that few remain."""
         if len(listed) < _MAX_SEGMENTS:
             return parts, []
         snapshot = self.snapshot(role)
         size = sum(map(len, parts))
         replaced: list[str] = []
-        before: list[Rows] = []
+        before: list[Any] = []
         for name, _, n in reversed(listed):
             if n > 2 * size and len(listed) - len(replaced) < _MAX_SEGMENTS:
                 break

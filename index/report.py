@@ -13,8 +13,9 @@ from foveate.index import neighbours, reading, upkeep
 from foveate.index.catalog import generation
 from foveate.index.lexical import Words
 from foveate.index.storage import checksum, folder_bytes
+from foveate.index.stores import store_of
 from foveate.index.texts import whole_text
-from foveate.index.vectors import attach, load_snapshot, measure
+from foveate.index.vectors import measure
 from foveate.pipeline.errors import CorruptIndex
 from foveate.pipeline.types import MODALITIES
 
@@ -26,11 +27,14 @@ def bytes_by_part(root: Path) -> dict[str, int]:
     """Return bytes on disk of the catalogue, words, vectors and FAISS caches."""
     catalog = sum(p.stat().st_size for p in root.glob("catalog.sqlite*") if p.is_file())
     caches = sum(p.stat().st_size for p in root.glob("vectors/*/*.faiss"))
+    centres = sum(p.stat().st_size for p in root.glob("tokens/*/*.centres"))
     parts = {
         "catalog": catalog,
         "words": folder_bytes(root / "words"),
         "vectors": folder_bytes(root / "vectors") - caches,
         "faiss": caches,
+        "tokens": folder_bytes(root / "tokens") - centres,
+        "centroids": centres,
     }
     return {**parts, "total": sum(parts.values())}
 
@@ -74,6 +78,13 @@ def _tower(index: DiskIndex, db: sqlite3.Connection, role: str) -> dict[str, Any
         "SELECT count(*), coalesce(sum(n), 0) FROM segments WHERE role = ?", (role,)
     ).fetchone()
     (layout,) = db.execute("SELECT layout FROM towers WHERE role = ?", (role,)).fetchone()
+    if tower.code:
+        snapshot = index._many(role)
+        return {
+            "tower": tower.tower, "space": tower.space, "dim": tower.dim, "vectors": n_rows,
+            "segments": n_segments, "kind": tower.code, "tokens": snapshot.n_tokens,
+            "covered": snapshot.centroids.n if snapshot.centroids else 0, "recall_at_10": None,
+        }  # fmt: skip
     kind, why = index.plan.choose(n_rows, tower.dim)
     found: dict[str, Any] = {
         "tower": tower.tower, "space": tower.space, "dim": tower.dim, "vectors": n_rows,
@@ -150,7 +161,7 @@ def _check_texts(db: sqlite3.Connection, n: int, problems: list[str]) -> int:
 def _check_tower(
     index: DiskIndex, db: sqlite3.Connection, role: str, problems: list[str]
 ) -> float | None:
-    folder = index.vectors_folder(role)
+    folder, store = index.vectors_folder(role), store_of(index.towers[role])
     listed = db.execute("SELECT name, crc FROM segments WHERE role = ?", (role,)).fetchall()
     for name, crc in listed:
         path = folder / name
@@ -159,7 +170,7 @@ def _check_tower(
         elif checksum(path) != crc:
             problems.append(f"vectors: {path.name} of {role!r} is damaged (checksum)")
     try:
-        snapshot = load_snapshot(db, folder, index.towers[role], None)
+        snapshot: Any = store.load(db, folder, index.towers[role], None)
     except CorruptIndex as error:
         problems.append(f"vectors: {error}")
         return None
@@ -170,7 +181,9 @@ def _check_tower(
     lost = int(len(alive) - np.isin(alive, known, assume_unique=True).sum())
     if lost:
         problems.append(f"vectors: {lost} of {role!r} belong to no passage")
-    attach(snapshot, folder, index.plan)
+    store.attach(snapshot, folder, index.plan)
+    if index.towers[role].code:
+        return None
     if snapshot.near is None:
         return 1.0 if len(alive) else None
     return measure(snapshot, index.plan, tune=False)

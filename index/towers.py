@@ -11,13 +11,15 @@ class Tower:
     """The vectors that one role of an index holds.
 
     role: "text", "image", ... tower: fingerprint of the encoder. space: the joint target; a query
-    may be compared with any tower of the same space. dim: floats in a vector.
+    may be compared with any tower of the same space. dim: floats in a vector. code: "" for one
+    vector a passage; "onebit" or "int8" for one a token, and how they are kept.
     """
 
     role: str
     tower: str
     space: str
     dim: int
+    code: str = ""
 
     @property
     def folder(self) -> str:

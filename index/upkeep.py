@@ -14,11 +14,10 @@ import numpy as np
 
 from foveate.index.catalog import generation, get_meta, set_meta
 from foveate.index.lexical import WordDocument, Words, WordsWriter, pending
-from foveate.index.segments import write_segment
 from foveate.index.storage import make_folder, sync_folder
+from foveate.index.stores import folder_of, store_of
 from foveate.index.texts import TextCutter
 from foveate.index.towers import Tower
-from foveate.index.vectors import load_snapshot
 from foveate.pipeline.errors import CorruptIndex, IndexWriteError
 
 _LOG = logging.getLogger(__name__)
@@ -125,11 +124,12 @@ def _documents(
 def sweep(root: Path, db: sqlite3.Connection) -> None:
     """Delete what no commit names: segments and words of writers that were stopped."""
     listed = {r[0] for r in db.execute("SELECT name FROM segments")}
-    for path in root.glob("vectors/*/*.seg*"):
+    for path in (*root.glob("vectors/*/*.seg*"), *root.glob("tokens/*/*.seg*")):
         if path.name not in listed:
             path.unlink(missing_ok=True)
-    for path in (*root.glob("vectors/*/*.new"), *root.glob("*.bak.new")):
-        path.unlink(missing_ok=True)
+    for pattern in ("vectors/*/*.new", "tokens/*/*.new", "*.bak.new"):
+        for path in root.glob(pattern):
+            path.unlink(missing_ok=True)
     current = words_folder(root, db)
     for path in root.glob("words/*"):
         if path != current and path.name.isdigit():
@@ -139,8 +139,8 @@ def sweep(root: Path, db: sqlite3.Connection) -> None:
 def rewrite_segments(root: Path, db: sqlite3.Connection, towers: dict[str, Tower]) -> None:
     """Write the vectors of living passages as one segment a tower. In an open transaction."""
     for role, tower in towers.items():
-        folder = root / "vectors" / tower.folder
-        snapshot = load_snapshot(db, folder, tower, None)
+        folder, store = folder_of(root, tower), store_of(tower)
+        snapshot = store.load(db, folder, tower, None)
         if snapshot.alive is None and len(snapshot.segments) <= 1:
             continue
         parts = []
@@ -154,7 +154,7 @@ def rewrite_segments(root: Path, db: sqlite3.Connection, towers: dict[str, Tower
         db.execute("DELETE FROM segments WHERE role = ?", (role,))
         if parts:
             name = f"{0:08d}-{os.urandom(4).hex()}.seg"
-            n, crc = write_segment(folder / name, parts, tower.dim)
+            n, crc = store.write(folder / name, parts, tower)
             db.execute("INSERT INTO segments VALUES (?, ?, 0, ?, ?)", (role, name, n, crc))
         db.execute("UPDATE towers SET layout = layout + 1 WHERE role = ?", (role,))
 

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,8 @@ from foveate.index.catalog import Catalog, generation
 from foveate.index.lexical import Words
 from foveate.index.members import Allowed
 from foveate.index.neighbours import Plan, load_faiss
+from foveate.index.stores import folder_of, store_of
 from foveate.index.towers import Tower
-from foveate.index.vectors import Snapshot, attach, load_snapshot
 from foveate.pipeline.errors import CorruptIndex, SpaceMismatch
 
 _N_FILTERS_KEPT = 16
@@ -46,8 +47,8 @@ class Views:
         with self._lock:
             self._reset()
 
-    def snapshot(self, role: str) -> Snapshot:
-        """Return the vectors of a tower as of the newest commit."""
+    def snapshot(self, role: str) -> Any:
+        """Return a tower as of the newest commit: a `Snapshot` or a `TokenSnapshot`."""
         if role not in self.towers:
             raise SpaceMismatch(
                 f"the index has no vectors for {role!r} (it has: {', '.join(self.towers)})"
@@ -65,19 +66,20 @@ class Views:
             here._snapshots[role] = loaded
             return loaded[1]
 
-    def _load(self, role: str, previous: Snapshot | None) -> tuple[int, Snapshot]:
-        folder = self.path / "vectors" / self.towers[role].folder
+    def _load(self, role: str, previous: Any) -> tuple[int, Any]:
+        tower = self.towers[role]
+        folder, store = folder_of(self.path, tower), store_of(tower)
         for attempt in range(_RETRIES):
             with self._catalog.snapshot() as db:
                 now = generation(db)
                 try:
-                    snapshot = load_snapshot(db, folder, self.towers[role], previous)
+                    snapshot = store.load(db, folder, tower, previous)
                 except CorruptIndex:
                     # a writer may have put segments together between the list and the opening
                     if attempt == _RETRIES - 1 or self._catalog.generation == now:
                         raise
                     continue
-            attach(snapshot, folder, self.plan)
+            store.attach(snapshot, folder, self.plan)
             return now, snapshot
         raise CorruptIndex(f"the vectors of {role!r} change faster than they can be opened")
 
@@ -147,7 +149,7 @@ class Views:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._reader = reading.PassageReader()
-        self._snapshots: dict[str, tuple[int, Snapshot]] = {}
+        self._snapshots: dict[str, tuple[int, Any]] = {}
         self._opened: tuple[Path, Words] | None = None
         self._known: tuple[int, tuple[str | None, ...], frozenset[int]] | None = None
         self._filters: OrderedDict[tuple[int, str, tuple[object, ...]], Allowed] = OrderedDict()

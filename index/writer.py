@@ -16,16 +16,16 @@ from foveate.index.entries import Entries, check_drafts
 from foveate.index.pending import PendingVectors
 from foveate.index.reading import FILE_COLUMNS, file_record
 from foveate.index.storage import writing
+from foveate.index.stores import store_of
 from foveate.index.upkeep import WordsKeeper, erase, rewrite_segments, sweep
-from foveate.index.vectors import refresh_neighbours
 from foveate.pipeline.errors import IndexWriteError
-from foveate.pipeline.types import Document, Draft, FileRecord, FileState, Note
+from foveate.pipeline.types import Document, Draft, FileRecord, FileState, MultiVectors, Note
 
 if TYPE_CHECKING:
     from foveate.index.disk import DiskIndex
     from foveate.pipeline.types import Floats, Ints
 
-    Vectors = Mapping[str, tuple[Ints, Floats]]
+    Vectors = Mapping[str, tuple[Ints, Floats | MultiVectors]]
 
 
 class Writer:
@@ -81,7 +81,10 @@ class Writer:
         return self.entries.source_row(source_id) is not None
 
     def vectors_for(self, keys: Sequence[str], role: str) -> dict[str, Floats]:
-        """Return the committed vectors of texts or pictures by key. Each is (dim,) float32."""
+        """Return the committed vectors of texts or pictures by key.
+
+        Each is (dim,) float32, or (t, dim) where the role has one a token.
+        """
         found: dict[str, Floats] = {}
         for start in range(0, len(keys), 500):
             some = list(dict.fromkeys(keys[start : start + 500]))
@@ -97,8 +100,8 @@ class Writer:
             places = snapshot.rows_of(np.array([r[1] for r in rows], dtype=np.int64))
             have = np.flatnonzero(places >= 0)
             vectors = snapshot.take(places[have])
-            for place, vector in zip(have, vectors, strict=True):
-                found[names[rows[place][0]]] = vector
+            for number, place in enumerate(have):
+                found[names[rows[place][0]]] = vectors[number]
         return found
 
     # ---- what is written
@@ -132,7 +135,8 @@ class Writer:
         """Add a source to a file that was begun.
 
         vectors: role -> (rows (m,) int that index into drafts, ascending or not, each once;
-        (m, dim) float32, L2-normalised). keys: one a draft, or none at all.
+        (m, dim) float32, L2-normalised, or m `MultiVectors` where the role has one a token).
+        keys: one a draft, or none at all.
 
         A source that is there already is only linked when nothing of it differs, and replaced
         when something does.
@@ -302,12 +306,12 @@ class Writer:
             return erase(self._folder, self.db)
 
     def refresh_neighbours(self) -> None:
-        """Bring the FAISS files to the newest commit, where a size calls for one."""
-        for role in self._index.towers:
+        """Bring FAISS files and centroids to the newest commit, where a size calls for them."""
+        for role, tower in self._index.towers.items():
             folder = self._index.vectors_folder(role)
             snapshot = self.pending.snapshot(role)
             with writing(self._folder):
-                refresh_neighbours(snapshot, folder, self._index.plan)
+                store_of(tower).refresh(snapshot, folder, self._index.plan)
 
     # ---- parts
 

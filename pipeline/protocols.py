@@ -70,6 +70,9 @@ class TokenEncoder(Protocol):
     @property
     def window_tokens(self) -> int | None: ...
 
+    @property
+    def code(self) -> str: ...  # "onebit" or "int8": how an index keeps a vector
+
     def encode(
         self, inputs: Sequence[Input], *, progress: Callable[[int], None] | None = None
     ) -> MultiVectors:

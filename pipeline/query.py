@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-Mode = Literal["hybrid", "dense", "words"]
-MODES: tuple[Mode, ...] = ("hybrid", "dense", "words")
+Mode = Literal["hybrid", "dense", "words", "late"]
+MODES: tuple[Mode, ...] = ("hybrid", "dense", "words", "late")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +65,8 @@ def parse(
         raise QueryError(f"k must be a whole number of at least 1, got {k!r}")
     if mode not in MODES:
         raise QueryError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    if mode == "words" and not words:
-        raise QueryError("mode 'words' needs some words: a picture alone has none")
+    if mode in ("words", "late") and not words:
+        raise QueryError(f"mode {mode!r} needs some words: a picture alone has none")
     if group not in (None, "source"):
         raise QueryError(f"group must be 'source' or None, got {group!r}")
     return Query(

@@ -14,7 +14,7 @@ from foveate.pipeline.types import Hit, Passage
 if TYPE_CHECKING:
     from foveate.pipeline.protocols import Encoder
     from foveate.pipeline.query import Query
-    from foveate.pipeline.types import Floats, Ints
+    from foveate.pipeline.types import Floats, Ints, MultiVectors
 
 TEXTS = frozenset({"text", "table"})
 PICTURES = frozenset({"image", "page"})
@@ -84,7 +84,11 @@ def search(
         check_tower(index, role, encoder)
     if query.image is not None and "image" not in encoders:
         raise QueryError("this index has no encoder for pictures: ask it with words only")
-    vectors = query_vectors(encoders, query, options) if query.mode != "words" else {}
+    vectors: dict[str, Any] = {}
+    if query.mode != "words":
+        vectors = query_vectors(encoders, query, options)
+    if query.mode == "late":
+        vectors["tokens"] = query_tokens(encoders, query)
     depth = max(options.depth, 4 * query.k)
     while True:
         found = retrieve(index, query, vectors, depth)
@@ -96,15 +100,20 @@ def search(
         depth *= 4
 
 
-def retrieve(index: Any, query: Query, vectors: Mapping[str, Floats], depth: int) -> Candidates:
+def retrieve(index: Any, query: Query, vectors: Mapping[str, Any], depth: int) -> Candidates:
     """Ask every list that the query and the wanted modalities allow for its best candidates."""
     found = Candidates()
     texts, pictures = query.modalities & TEXTS, query.modalities & PICTURES
-    if query.text and query.mode != "dense":
+    chosen: dict[str, Any] = {"where": query.where, "modalities": query.modalities}
+    if query.mode == "late":
+        near = {"text": vectors["text"]} if texts and "text" in vectors else {}
         found.put(
-            "words",
-            *index.search_words(query.text, depth, where=query.where, modalities=query.modalities),
+            "late",
+            *index.search_tokens(vectors["tokens"], depth, text=query.text, vectors=near, **chosen),
         )
+        return found
+    if query.text and query.mode != "dense":
+        found.put("words", *index.search_words(query.text, depth, **chosen))
     for stage, role, wanted in (("dense", "text", texts), ("picture", "image", pictures)):
         if role in vectors and wanted:
             scores, ids = index.search_vectors(
@@ -151,6 +160,21 @@ def query_vectors(
     return vectors
 
 
+def query_tokens(encoders: Mapping[str, Any], query: Query) -> MultiVectors:
+    """Return one vector a token of what is asked.
+
+    Raises:
+        SpaceMismatch: if the index keeps none.
+    """
+    if "tokens" not in encoders:
+        raise SpaceMismatch(
+            "the index has no token vectors for mode 'late': build a new one with "
+            '[encoders.tokens] use = "late-minilm"'
+        )
+    found: MultiVectors = encoders["tokens"].encode_queries([query.text])
+    return found
+
+
 def fuse(
     lists: Mapping[str, Mapping[int, float]], options: SearchOptions, *, by_picture: bool = False
 ) -> dict[int, float]:
@@ -160,13 +184,13 @@ def fuse(
     and words are fused from their likeness to either. The two kinds are then fused by rank, since
     their cosines do not compare.
     """
-    texts = {k: v for k, v in lists.items() if k in ("dense", "words") and v}
+    texts = {k: v for k, v in lists.items() if k in ("dense", "words", "late") and v}
     pictures = lists.get("picture", {})
     if "picture_text" in lists:
         asked = {"picture": pictures, "picture_text": lists["picture_text"]}
         w = options.picture_text_weight
         pictures = scores_mixed(asked, {"picture": 1 - w, "picture_text": w})
-    weights = {"dense": options.dense_weight, "words": 1 - options.dense_weight}
+    weights = {"dense": options.dense_weight, "words": 1 - options.dense_weight, "late": 1.0}
     if options.fusion == "score":
         fused = scores_mixed(texts, weights)
     else:

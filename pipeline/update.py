@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from foveate.pipeline import changes
 from foveate.pipeline.errors import FoveateError, LoadError
 from foveate.pipeline.ingest import chunk, options, read, sniff, walk
-from foveate.pipeline.types import AddReport, Document, Draft, FileRecord, Note
+from foveate.pipeline.types import (
+    AddReport,
+    Document,
+    Draft,
+    FileRecord,
+    MultiVectors,
+    Note,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -268,7 +275,10 @@ class Update:
                 path,
                 document,
                 some,
-                {role: _slice(rows, array, start, end) for role, (rows, array) in vectors.items()},
+                {
+                    role: _slice(rows, array, self._encoders[role].dim, start, end)
+                    for role, (rows, array) in vectors.items()
+                },
                 keys[start:end],
             )
             self.report.n_sources += 1
@@ -283,26 +293,36 @@ class Update:
 
     def _vectors(
         self, role: str, drafts: Sequence[Draft], keys: Sequence[str]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return (rows into drafts, their vectors): known ones reused, the rest encoded."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32] | list[NDArray[np.float32]]]:
+        """Return (rows into drafts, their vectors): known ones reused, the rest encoded.
+
+        The vectors are (n, d), or of "tokens" (t, d) for each of n.
+        """
         import numpy as np
 
         encoder = self._encoders[role]
-        wanted = [i for i, d in enumerate(drafts) if (d.image is not None) == (role == "image")]
+        takes = encoder.reads if role == "tokens" else {"image"} if role == "image" else {"text"}
+        wanted = [
+            i for i, d in enumerate(drafts) if ("text" if d.image is None else "image") in takes
+        ]
         known = self._writer.vectors_for([keys[i] for i in wanted], role)
         fresh: dict[str, int] = {}
         for i in wanted:
             if keys[i] not in known:
                 fresh.setdefault(keys[i], i)
         inputs: list[Any] = [
-            drafts[i].image if role == "image" else drafts[i].encoded for i in fresh.values()
+            drafts[i].encoded if drafts[i].image is None else drafts[i].image
+            for i in fresh.values()
         ]
         if inputs:
             made = encoder.encode(
                 inputs, progress=lambda n: self._progress("encode", n, len(inputs))
             )
-            known = {**known, **dict(zip(fresh, made, strict=True))}
-            self.report.n_encoded += len(inputs)
+            known = {**known, **{key: made[row] for row, key in enumerate(fresh)}}
+            # one count for all roles that read the same input
+            self.report.n_encoded += len(inputs) if role != "tokens" else 0
+        if role == "tokens":
+            return np.asarray(wanted, dtype=np.int64), [known[keys[i]] for i in wanted]
         array = np.empty((len(wanted), encoder.dim), dtype=np.float32)
         for row, i in enumerate(wanted):
             array[row] = known[keys[i]]
@@ -404,12 +424,22 @@ def key_of(draft: Draft) -> str:
 
 
 def _slice(
-    rows: NDArray[np.int64], array: NDArray[np.float32], start: int, end: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    rows: NDArray[np.int64],
+    array: NDArray[np.float32] | list[NDArray[np.float32]],
+    dim: int,
+    start: int,
+    end: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float32] | MultiVectors]:
+    """Return what of a group's vectors belongs to the drafts from start to end."""
     import numpy as np
 
     low, high = np.searchsorted(rows, [start, end])
-    return rows[low:high] - start, array[low:high]
+    some = array[low:high]
+    if not isinstance(some, list):
+        return rows[low:high] - start, some
+    offsets = np.concatenate([[0], np.cumsum([len(item) for item in some], dtype=np.int64)])
+    flat = np.concatenate([np.empty((0, dim), dtype=np.float32), *some])
+    return rows[low:high] - start, MultiVectors(flat, offsets)
 
 
 def remove(writer: Any, index: Any, target: str | os.PathLike[str]) -> int:

@@ -105,7 +105,7 @@ class Late:
         weight = float(np.linalg.norm(asked.vectors, axis=1).sum())
         if not weight:
             return np.full(len(hits), -1, dtype=np.float32)
-        with torch.inference_mode():
+        with torch.no_grad():
             found = maxsim(torch.from_numpy(asked.vectors), self._documents(hits))[0].numpy()
         scores: Floats = np.clip(found / weight, -1, 1).astype(np.float32)
         return scores
