@@ -67,26 +67,35 @@ class Guard:
             return
         if scope["type"] != "http":
             return  # there are no web sockets here
-        started = False
+        bounded = Bounded(receive, self.limit(scope), self.options.patience_s)
+        started = replaced = False
 
         async def answer(message: Message) -> None:
-            nonlocal started
+            nonlocal started, replaced
+            if replaced:
+                return
             if message["type"] == "http.response.start":
                 started = True
+                if bounded.refusal is not None:  # the application took it for a broken body
+                    refusal, bounded.refusal = bounded.refusal, None
+                    await refuse(answer, refusal)
+                    replaced = True
+                    return
                 message = {**message, "headers": dressed(message.get("headers", ()))}
             try:
-                await asyncio.wait_for(send(message), self.options.patience_s)
+                async with asyncio.timeout(self.options.patience_s):
+                    await send(message)
             except TimeoutError as error:
                 raise Refused(408, "the client does not take the response in") from error
 
         try:
             self.check(scope)
-            bounded = Bounded(receive, self.limit(scope), self.options.patience_s)
             bounded.check(headers_of(scope).get("content-length"))
             await self.app(scope, bounded, answer)
         except Refused as refusal:
             if started:
                 raise  # too late for a status: the connection is cut
+            bounded.refusal = None
             await refuse(answer, refusal)
 
     def check(self, scope: MutableMapping[str, Any]) -> None:
@@ -162,6 +171,7 @@ class Bounded:
         self._patience_s = patience_s
         self._got = 0
         self._complete = False
+        self.refusal: Refused | None = None
 
     def check(self, length: str | None) -> None:
         """Refuse by what the request says of itself. Raises Refused."""
@@ -176,15 +186,20 @@ class Bounded:
         if self._complete:  # what comes now is the client's leaving, whenever that is
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), self._patience_s)
-        except TimeoutError as error:
-            raise Refused(408, "the request's body did not come in time") from error
+            async with asyncio.timeout(self._patience_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise self._refuse(408, "the request's body did not come in time") from None
         if message["type"] == "http.request":
             self._got += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
             if self._got > self._most:
-                raise Refused(413, f"the body has more than {self._most} bytes")
+                raise self._refuse(413, f"the body has more than {self._most} bytes")
         return message
+
+    def _refuse(self, status: int, sentence: str) -> Refused:
+        self.refusal = Refused(status, sentence)
+        return self.refusal
 
 
 def same(given: str, known: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 import foveate
+from foveate.pipeline import config
 from foveate.pipeline.testing import HashedWords
 
 for needed in ("fastapi", "uvicorn", "mcp", "prometheus_client"):
@@ -18,10 +19,10 @@ for needed in ("fastapi", "uvicorn", "mcp", "prometheus_client"):
         collect_ignore_glob = ["test_*.py"]
 
 TEXTS = {
-    "lemons.md": "# Lemons\n\nLemons keep four weeks in the refrigerator. A lemon tree wants sun.\n",
-    "wing.txt": "A wing of high aspect ratio bends under load. Its weight limits the aspect ratio.\n",
+    "lemons.md": "# Lemons\n\nLemons keep four weeks in the refrigerator. A tree wants sun.\n",
+    "wing.txt": "A wing of high aspect ratio bends under load. Weight limits the aspect ratio.\n",
     "loop.txt": "The cooling loop carries water past the reactor. Two pumps drive the loop.\n",
-    "stations.csv": "place,note,year\nRidge,Deep snow lay all month,2019\nValley,Hail broke glass,2021\n",
+    "stations.csv": "place,note,year\nRidge,Deep snow lay,2019\nValley,Hail broke glass,2021\n",
 }
 COLOURS = {"red": (214, 40, 40), "green": (46, 160, 67), "blue": (38, 92, 214)}
 
@@ -79,7 +80,8 @@ def corpus(tmp_path_factory) -> Path:
 
 def make_engine(place: Path, corpus: Path | None) -> foveate.Engine:
     encoders = {"text": HashedWords(), "image": Colours()}
-    engine = foveate.open(place, create=True, encoders=encoders)
+    settings = config.load(overrides={"ingest.ocr": "never"})
+    engine = foveate.open(place, create=True, config=settings, encoders=encoders)
     if corpus is not None:
         engine.add(corpus)
     return engine
