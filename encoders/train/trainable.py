@@ -69,3 +69,11 @@ class Trainable(Protocol):
 def count_parameters(tensors: Iterable[Tensor]) -> int:
     """Return how many numbers are fitted."""
     return sum(tensor.numel() for tensor in tensors)
+
+
+def frozen_roles(trainable: Trainable) -> frozenset[Role]:
+    """Return the roles whose vectors training cannot change: each is then computed once.
+
+    A trainable says so in an attribute `frozen_roles`; without one there are none.
+    """
+    return frozenset(getattr(trainable, "frozen_roles", ()))

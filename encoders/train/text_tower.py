@@ -1,0 +1,258 @@
+"""A BERT-type text tower with gradients: what `foveate train` fits and `minilm` then loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F
+
+from foveate.encoders.bert import Shape
+from foveate.encoders.devices import choose_device, choose_dtype
+from foveate.encoders.minilm import NAME, PACKAGE, read_pooling
+from foveate.encoders.packages import find_file, find_package, fingerprint
+from foveate.encoders.train import cards
+from foveate.encoders.train.network import LINEAR, Network
+from foveate.encoders.windows import as_texts
+from foveate.encoders.wordpieces import WordPieces
+from foveate.pipeline.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foveate.encoders.train.trainable import Role
+
+FITS = ("full", "layers", "lora", "head", "prompts")
+SIDES = ("both", "query")
+WEIGHTS, HEAD, PROMPTS = "model.safetensors", "3_Dense", "prompts.safetensors"
+_COPIED = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "special_tokens_map.json",
+    "config_sentence_transformers.json",
+)
+
+
+class TextTower:
+    """A folder's BERT, opened for training.
+
+    path: a model folder; None is all-MiniLM-L6-v2 from its package. fit: 'full' every tensor;
+    'layers' all but the embedding tables; 'lora' a product of two thin matrices beside every
+    linear layer (Hu et al. 2021, arXiv:2106.09685), merged when saved; 'head' one linear map
+    behind the frozen tower, starting as the identity; 'prompts' a learned prefix of keys and
+    values in every layer, the tower frozen (PromCSE, arXiv:2203.06875). sides: 'query' leaves
+    passages as they are, so that an index built with the untrained tower stays valid. rank: of
+    'lora'. n_prompts: positions of 'prompts'. dropout: while training, of the embeddings and of
+    each sublayer's output. window_tokens: texts are cut there.
+    """
+
+    use = "minilm"
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        fit: str = "layers",
+        sides: str = "both",
+        rank: int = 16,
+        n_prompts: int = 10,
+        dropout: float = 0.1,
+        window_tokens: int | None = None,
+        query_prompt: str = "",
+        passage_prompt: str = "",
+        device: str = "auto",
+        dtype: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        for name, value, known in (("fit", fit, FITS), ("sides", sides, SIDES)):
+            if value not in known:
+                raise ConfigError(f"unknown {name} {value!r} (known: {', '.join(known)})")
+        folder = Path(path).expanduser() if path is not None else None
+        if folder is not None and (folder / "query").is_dir():
+            raise ModelError(f"{str(folder)!r} holds two towers: name its folder query/ to go on")
+        self._name = folder.resolve().name if folder is not None else NAME
+        self._folder = folder or find_package(PACKAGE, "minilm") / "model"
+        self._shape = Shape.read(find_file(self._folder, "config.json"))
+        self._pooling = read_pooling(self._folder)
+        self._pieces = WordPieces.read(find_file(self._folder, "tokenizer.json"))
+        self._device = choose_device(device)
+        bf16 = choose_dtype(dtype, self._device) == torch.bfloat16
+        self._window = min(window_tokens or self._stored_window(), self._shape.n_positions)
+        self._prompts = {"query": query_prompt, "passage": passage_prompt}
+        self._fit, self._sides, self._rank, self._n_prompts = fit, sides, rank, n_prompts
+        self._dropout, self._training = dropout, False
+        self._prefix = ""
+        weights = self._read()
+        self._plain = Network(dict(weights), {}, self._shape, bf16=bf16)
+        self._fitted = self._choose(weights, torch.Generator().manual_seed(seed))
+        extra = {n: t for n, t in self._fitted.items() if n not in weights}
+        changed = {n: self._fitted.get(n, t) for n, t in weights.items()}
+        self._net = Network(changed, extra, self._shape, bf16=bf16)
+
+    @property
+    def space(self) -> str:
+        return f"{self._name}/{self.dim}"
+
+    @property
+    def dim(self) -> int:
+        return self._shape.dim
+
+    @property
+    def frozen_roles(self) -> frozenset[Role]:
+        """Roles whose vectors training cannot change."""
+        return frozenset({"passage"}) if self._sides == "query" else frozenset()
+
+    def _stored_window(self) -> int:
+        place = self._folder / "sentence_bert_config.json"
+        settings = json.loads(place.read_text("utf-8")) if place.is_file() else {}
+        return int(settings.get("max_seq_length") or self._shape.n_positions)
+
+    def _read(self) -> dict[str, Tensor]:
+        from safetensors.torch import load_file
+
+        tensors = load_file(str(find_file(self._folder, WEIGHTS)))
+        self._prefix = "bert." if any(name.startswith("bert.") for name in tensors) else ""
+        found = {
+            name.removeprefix("bert."): t.to(self._device, torch.float32)
+            for name, t in tensors.items()
+            if t.is_floating_point()
+        }
+        if "embeddings.word_embeddings.weight" not in found:
+            raise ModelError(f"no word embeddings in {str(self._folder / WEIGHTS)!r}")
+        return found
+
+    def _choose(
+        self, weights: Mapping[str, Tensor], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Return the tensors that are fitted, by name, each a leaf that requires a gradient."""
+
+        def noise(*shape: int) -> Tensor:
+            return 0.02 * torch.randn(*shape, generator=generator)
+
+        found: dict[str, Tensor] = {}
+        layers = range(self._shape.n_layers)
+        if self._fit == "head":
+            found["head.weight"] = torch.eye(self.dim)
+        elif self._fit == "prompts":
+            for name in (f"prefix.{i}.{kind}" for i in layers for kind in ("key", "value")):
+                found[name] = noise(self._n_prompts, self.dim)
+        elif self._fit == "lora":
+            for name in (f"encoder.layer.{i}.{kind}.weight" for i in layers for kind in LINEAR):
+                n_out, n_in = weights[name].shape
+                found[f"{name}.down"] = noise(self._rank, n_in)
+                found[f"{name}.up"] = torch.zeros(n_out, self._rank)
+        else:
+            start = ("encoder.",) if self._fit == "layers" else ("encoder.", "embeddings.")
+            found = {n: t.clone() for n, t in weights.items() if n.startswith(start)}
+        return {n: t.to(self._device).requires_grad_() for n, t in found.items()}
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return self._fitted
+
+    def train(self, mode: bool = True) -> None:
+        self._training = mode
+
+    def fingerprint(self) -> str:
+        digest = fingerprint(find_file(self._folder, WEIGHTS))
+        extent = {"lora": f" rank={self._rank}", "prompts": f" n={self._n_prompts}"}
+        return (
+            f"bert@{digest} fit={self._fit}{extent.get(self._fit, '')} sides={self._sides} "
+            f"window={self._window} dropout={self._dropout:g} prompts={self._prompts}"
+        )
+
+    def embed(self, inputs: Sequence[Any], role: Role) -> Tensor:
+        """Return (n, d) float32, L2-normalised, in the inputs' order, with gradients."""
+        if not len(inputs):
+            return torch.zeros(0, self.dim, device=self._device)
+        texts = as_texts(self._prompts[role], inputs)
+        limit = self._window - 2
+        start, end = self._pieces.start, self._pieces.end
+        sequences = [[start, *ids[:limit], end] for ids in self._pieces.ids(texts, limit)]
+        order = sorted(range(len(sequences)), key=lambda row: len(sequences[row]))
+        net = self._plain if role in self.frozen_roles else self._net
+        if self._training and net is self._net:
+            net = dataclasses.replace(net, dropout=self._dropout)
+        states = net.hidden([sequences[row] for row in order])
+        rows = [state.mean(0) if self._pooling == "mean" else state[0] for state in states]
+        vectors = torch.stack(rows)
+        if "head.weight" in net.extra:
+            vectors = F.normalize(vectors, dim=1) @ net.extra["head.weight"].T
+        back = torch.empty(len(order), dtype=torch.long)
+        back[torch.tensor(order)] = torch.arange(len(order))
+        return F.normalize(vectors.float(), dim=1)[back]
+
+    def save(self, folder: Path, card: Mapping[str, Any]) -> None:
+        """Write a folder in sentence-transformers' layout, what was fitted merged in.
+
+        With sides 'query' the folder itself holds the untrained tower, for passages, and its
+        folder query/ the trained one; both are of the untrained one's space.
+        """
+        if self._sides == "query":
+            self._save_net(folder, self._plain)
+            shutil.copyfile(find_file(self._folder, WEIGHTS), folder / WEIGHTS)
+            self._save_net(folder / "query", self._net)
+            _write(folder / "foveate.json", {"name": self._name, "query": "query"})
+        else:
+            self._save_net(folder, self._net)
+        cards.write_card(folder, card)
+
+    def _save_net(self, folder: Path, net: Network) -> None:
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _COPIED:
+            if (self._folder / name).is_file():
+                shutil.copyfile(self._folder / name, folder / name)
+        with torch.no_grad():
+            merged = {self._prefix + n: _plain(t) for n, t in net.merged().items()}
+        # metadata 'pt' is what the libraries that read such files look for
+        save_file(merged, str(folder / WEIGHTS), metadata={"format": "pt"})
+        window = {"max_seq_length": self._stored_window(), "do_lower_case": False}
+        _write(folder / "sentence_bert_config.json", window)
+        modes = {"mean": "mean_tokens", "cls": "cls_token"}
+        pooling = {f"pooling_mode_{mode}": kind == self._pooling for kind, mode in modes.items()}
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        pooling_place = folder / "1_Pooling" / "config.json"
+        _write(pooling_place, {"word_embedding_dimension": self.dim, **pooling})
+        kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+        if "head.weight" in net.extra:
+            kinds += [("2_Normalize", "Normalize"), (HEAD, "Dense")]
+            _save_head(folder / HEAD, net.extra["head.weight"])
+        kinds.append((f"{len(kinds)}_Normalize", "Normalize"))
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(kinds)
+        ]
+        _write(folder / "modules.json", modules)
+        prefix = {n: _plain(t) for n, t in net.extra.items() if n.startswith("prefix.")}
+        if prefix:
+            save_file(prefix, str(folder / PROMPTS))
+
+
+def _save_head(folder: Path, weight: Tensor) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir(exist_ok=True)
+    save_file({"linear.weight": _plain(weight)}, str(folder / WEIGHTS))
+    settings = {
+        "in_features": weight.shape[1],
+        "out_features": weight.shape[0],
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    _write(folder / "config.json", settings)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
