@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foveate.pipeline.prompt import Prompt, neutralise
+from foveate.pipeline.prompt import Prompt, place_of
 
 if TYPE_CHECKING:
     from foveate.pipeline.completion import Completion
@@ -49,14 +49,10 @@ class Looks:
         places = prompt.messages[-1]["passages"]
         on = {}
         for i, sentence in enumerate(evidence.sentences):
-            text = neutralise(sentence.text).strip()
-            for shown, (start, end) in zip(prompt.shown, places, strict=True):
-                if not shown.holds(sentence):
-                    continue
-                at = content.find(text, start, end)
-                if at >= 0:
-                    inside = (attended.spans[:, 0] < at + len(text)) & (attended.spans[:, 1] > at)
-                    on[i] = attended.mass[:, inside].sum(axis=1)
+            place = place_of(sentence, prompt.shown, places, content)
+            if place is not None:
+                inside = (attended.spans[:, 0] < place[1]) & (attended.spans[:, 1] > place[0])
+                on[i] = attended.mass[:, inside].sum(axis=1)
         return cls(said, attended.ends, on)
 
     def shares(self, claim: str, allowed: Sequence[int]) -> dict[int, float]:

@@ -35,6 +35,7 @@ CONTROL = re.compile(
 SLACK_TOKENS = 96  # the chat template's own tokens, which only the model's tokenizer knows
 LEAST_TOKENS = 24  # of a window worth showing
 CONTEXT_CHARS = 200  # of a title or heading; it is a hint, the evidence is the text
+N_MARKED = 3  # sentences that a way of decoding may highlight
 GAP = " \u2026 "  # stands for what a compressor left out between two spans
 
 
@@ -60,8 +61,9 @@ class Shown:
 class Prompt:
     """The messages and what is in them. trace: JSON-able.
 
-    The user's message has two keys beside its text, for ways of decoding that need them: `question`
-    is the text without any passage, `passages` are the [start, end) of each passage's text in it.
+    The user's message has keys beside its text, for ways of decoding that need them: `question` is
+    the text without any passage; `passages` and `evidence` are the [start, end) in it of each
+    passage's text and of the sentences that bear most on the question.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -115,6 +117,11 @@ def build(
         "content": user,
         "question": f"Question: {question}",
         "passages": places,
+        "evidence": [
+            span
+            for i in evidence.ranked()[:N_MARKED]
+            if (span := place_of(evidence.sentences[i], picked, places, user)) is not None
+        ],
     }
     if images:
         asked["images"] = tuple(images)
@@ -130,6 +137,20 @@ def build(
         "notes": notes,
     }
     return Prompt(messages, tuple(picked), nonce, n_tokens, trace)
+
+
+def place_of(
+    sentence: Sentence,
+    picked: Sequence[Shown],
+    places: Sequence[tuple[int, int]],
+    content: str,
+) -> tuple[int, int] | None:
+    """Return [start, end) of a sentence in the user's message, None where it isn't shown."""
+    text = neutralise(sentence.text).strip()
+    for shown, (start, end) in zip(picked, places, strict=True):
+        if shown.holds(sentence) and (at := content.find(text, start, end)) >= 0:
+            return at, at + len(text)
+    return None
 
 
 def trace_shown(shown: Shown) -> dict[str, Any]:
