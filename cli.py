@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from foveate.pipeline.commands.ask import ask
 from foveate.pipeline.commands.common import (
     IndexOption,
     JsonOption,
@@ -200,45 +201,7 @@ def search(
         raise typer.Exit(1)
 
 
-@app.command()
-def ask(
-    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="A question.")],
-    at: IndexOption = None,
-    k: Annotated[
-        int | None, typer.Option("-k", "--k", help="Passages to consider.", metavar="N")
-    ] = None,
-    where: WhereOption = None,
-    types: TypeOption = None,
-    extractive: Annotated[
-        bool | None,
-        typer.Option("--extractive/--generated", help="Quote sentences, or write with the reader."),
-    ] = None,
-    rerank: RerankOption = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Show how the answer was made.")] = False,
-    settings: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Answer a question; every sentence carries a citation, or it says that it can't."""
-    from foveate.pipeline import records, terminal
-
-    with opened(at, options=assignments(settings)) as engine:
-        answer = engine.ask(
-            " ".join(text),
-            k=k,
-            where=with_types(where, types),
-            extractive=extractive,
-            rerank=rerank,
-        )
-        if as_json:
-            emit({"index": str(engine.path), **records.answer(answer, trace=trace)})
-        else:
-            console = terminal.open_console()
-            terminal.print_answer(console, answer)
-            if trace:
-                console.print()
-                print(records.dump(answer.trace))
-    if not answer.answered:
-        raise typer.Exit(1)
+app.command()(ask)
 
 
 @app.command()

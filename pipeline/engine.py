@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from foveate.pipeline.answer import AnswerOptions
+    from foveate.pipeline.chat import Chat
     from foveate.pipeline.config import Config
     from foveate.pipeline.protocols import Encoder, Generator, Progress
     from foveate.pipeline.reader import Reader
@@ -369,6 +370,20 @@ class Engine:
 
         return context, arrange if orderer is not None else None
 
+    def chat(self, *, rewrite: str = "rules", **options: Any) -> Chat:
+        """Begin a conversation, whose questions may lean on those before.
+
+        rewrite: 'rules', or 'reader' to let the language model make follow-up questions whole.
+        options: of `ask`, for every question.
+        """
+        from foveate.pipeline.chat import Chat
+
+        return Chat(self, rewrite=rewrite, **options)
+
+    def generator(self) -> Generator:
+        """Return the generator that is configured; where it is 'extractive', the reader."""
+        return self._generate_with()
+
     def show(self, hit: str | int) -> Passage:
         """Return the passage with this id or label ('3f2a90c1d4e5:7').
 
@@ -501,8 +516,8 @@ class Engine:
         with self._lock:
             if self._generator is None:
                 make = registry.find("generator", name)
-                if name == "transformers" and not table:
-                    table = {"reader": self._read_with()}
+                if name == "transformers" and not table.keys() - {"decoding"}:
+                    table["reader"] = self._read_with()
                 self._generator = make(**table)
             return self._generator
 
