@@ -99,6 +99,7 @@ def test_one_change_that_fails_does_not_stop_the_next():
         raise ZeroDivisionError("oh")
 
     first, second = clerk.submit("add", "a", broken), clerk.submit("add", "b", lambda job: {"n": 1})
+    assert second.finished.wait(10)
     clerk.close()
     assert (first.state, second.state, second.report) == ("failed", "done", {"n": 1})
     assert first.error == "ZeroDivisionError: oh"
