@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +31,31 @@ _HOMES = {
     "Source": "foveate.pipeline.types",
 }
 
+# `foveate.langchain` is a short name of a module whose file stands among its like
+_ALIASES = {"foveate.langchain": "foveate.pipeline.langchain"}
+
 __all__ = [*sorted(_HOMES), "__version__"]
+
+
+class _Alias:
+    """Finds a module under its short name: it is the same module, imported once."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, _Alias()) if name in _ALIASES else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        import importlib
+
+        module = importlib.import_module(_ALIASES[spec.name])
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__ = self._own
+
+
+sys.meta_path.append(_Alias)
 
 
 def __getattr__(name: str) -> Any:
