@@ -19,6 +19,9 @@ OPERATIONS = {
     "encode": "foveate.pipeline.evaluate.benches:encode",
     "index": "foveate.pipeline.evaluate.benches:index",
     "search": "foveate.pipeline.evaluate.benches:search",
+    "rerank": "foveate.pipeline.evaluate.stage_benches:rerank",
+    "compress": "foveate.pipeline.evaluate.stage_benches:compress",
+    "kernels": "foveate.pipeline.evaluate.stage_benches:kernels",
     "size": "foveate.pipeline.evaluate.sizes:size",
 }
 SHOWN = ("operation", "contender", "n", "median_ms", "spread_ms", "per_s", "ratio", "check")
@@ -34,6 +37,7 @@ class BenchError(FoveateError):
 class Options:
     """n: texts or passages of an operation. sizes: passages of `size`. peers: time them too.
 
+    of: which rerankers, compressors or kernels; none means all that are registered.
     each: is given an operation's rows as soon as it is done, so that a stop keeps them.
     """
 
@@ -41,6 +45,7 @@ class Options:
     n: int = 500
     sizes: tuple[int, ...] = (1000, 10_000)
     peers: bool = True
+    of: tuple[str, ...] = ()
     announce: Callable[[str], None] = field(default=lambda text: None)
     each: Callable[[list[Row]], None] = field(default=lambda rows: None)
 

@@ -126,12 +126,19 @@ def bench(
     sizes: Annotated[
         str | None, typer.Option(metavar="N,N,...", help="Of `size`: e.g. 1000,10000,100000.")
     ] = None,
+    of: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of rerank, compress, kernels: only these; may repeat."),
+    ] = None,
     peers: Annotated[bool, typer.Option(help="Time named peers that are installed.")] = True,
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Append the rows.")] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plots.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Time encoding, indexing and searching against named peers, in interleaved rounds."""
+    """Time each stage and each kernel against named peers, in interleaved rounds.
+
+    Operations: encode, index, search, rerank, compress, kernels, size.
+    """
     from foveate.pipeline.evaluate import bench as benchmarks
     from foveate.pipeline.evaluate.timing import append_csv
 
@@ -146,6 +153,7 @@ def bench(
         n=n,
         sizes=tuple(counts(sizes)),
         peers=peers,
+        of=tuple(of or ()),
         announce=lambda text: typer.echo(text, err=True),
         each=keep,
     )

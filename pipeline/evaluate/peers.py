@@ -14,6 +14,8 @@ MODULES = {
     "tantivy": "tantivy",
     "txtai": "txtai",
     "langchain + faiss": "langchain_community",
+    "maxsim-cpu": "maxsim_cpu",
+    "pylate": "pylate",
 }
 
 Search = Callable[[str, int], list[int]]
@@ -38,6 +40,22 @@ def sentence_transformer() -> Any:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(model_folder()), device="cpu", local_files_only=True)
+
+
+def maxsim_cpu() -> Callable[[Any, Sequence[Any]], Any]:
+    """Return that package's MaxSim of a (s, d) query with documents of any lengths."""
+    import maxsim_cpu
+
+    score: Callable[[Any, Sequence[Any]], Any] = maxsim_cpu.maxsim_scores_variable
+    return score
+
+
+def pylate_scores() -> Callable[[Any, Any], Any]:
+    """Return that package's MaxSim of (q, s, d) queries with (n, t, d) padded documents."""
+    from pylate.scores import colbert_scores
+
+    score: Callable[[Any, Any], Any] = colbert_scores
+    return score
 
 
 def build_txtai(texts: Sequence[str]) -> Search:

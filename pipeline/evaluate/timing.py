@@ -25,6 +25,8 @@ PACKAGES = (
     "bm25s",
     "txtai",
     "langchain-core",
+    "maxsim-cpu",
+    "pylate",
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from foveate import kernels
 from foveate.pipeline.errors import UnknownComponent
 from foveate.pipeline.evaluate import bench, commands, sizes
 from foveate.pipeline.evaluate.datasets import DatasetError
@@ -110,7 +111,12 @@ def test_rows_say_how_much_longer_others_take():
 @pytest.mark.bench
 @pytest.mark.models
 @pytest.mark.slow
-def test_every_operation_runs(monkeypatch):
+@pytest.mark.parametrize("name", bench.OPERATIONS)
+def test_every_operation_runs(monkeypatch, name):
     monkeypatch.delenv("FOVEATE_EVAL_DATA", raising=False)
-    rows = bench.run([], bench.Options(rounds=2, n=60, sizes=(100,)))
-    assert {r["operation"].split(",")[0] for r in rows} == {"encode", "index", "search", "size"}
+    rows = bench.run([name], bench.Options(rounds=2, n=60, sizes=(100,)))
+    operations = {r["operation"].split(",")[0] for r in rows}
+    if name == "kernels":
+        assert operations == {f"kernel {kernel}" for kernel in kernels.REGISTRY}
+    else:
+        assert operations == {name}
