@@ -29,7 +29,7 @@ from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.types import Passage
 from foveate.rerank import probe
 from foveate.rerank.heads import find_heads
-from foveate.rerank.layout import NOTHING, Asked, Block, Mode, Prompt, Rows, arrange
+from foveate.rerank.layout import NOTHING, Asked, Block, Mode, Parts, Prompt, Rows, arrange
 from foveate.rerank.probe import Reader
 from foveate.rerank.scan_keys import KeyCache, Keys
 
@@ -170,7 +170,8 @@ class AttentionScan:
         parts = arrange(prompt.prefix, [], asked, self.mode, longest=longest)
         seen = probe.look(network, parts.pack, heads)
         content = torch.cat([k.tensor(seen.queries.device) for k in kept], 1)
-        return self._weigh(seen, parts.prefix, parts.asked, asked, content)
+        at = torch.cat([torch.arange(len(b.ids)) for b in blocks]) + len(prompt.prefix)
+        return self._weigh(seen, parts, asked, content, at)
 
     def _keys(self, blocks: list[Block]) -> list[Keys]:
         """Return each block's keys, read where none are kept."""
@@ -202,42 +203,33 @@ class AttentionScan:
             parts = arrange(prompt.prefix, [blocks[i] for i in group], asked, self.mode)
             seen = probe.look(network, parts.pack, heads)
             first, last = parts.blocks[0][0], parts.blocks[-1][1]
-            content = seen.keys[:, first:last]
-            found.append(self._weigh(seen, parts.prefix, parts.asked, asked, content))
+            content, at = seen.keys[:, first:last], parts.pack.positions[first:last]
+            found.append(self._weigh(seen, parts, asked, content, at))
         return np.concatenate(found, 1)
 
     @torch.inference_mode()
     def _weigh(
-        self,
-        seen: probe.Seen,
-        prefix: tuple[int, int],
-        places: Sequence[tuple[int, int]],
-        asked: Sequence[Asked],
-        content: Tensor,
+        self, seen: probe.Seen, parts: Parts, asked: Sequence[Asked], content: Tensor, at: Tensor
     ) -> Floats:
-        """Return (h, u) float32 weights on the content's tokens, a head at a time."""
-        owners, dim = self.heads.owners, content.shape[-1]
+        """Return (h, u) float32 weights on the content's tokens, which stand at `at` (u,)."""
+        owners = self.heads.owners
         found = np.empty((len(owners), content.shape[1]), dtype=np.float32)
         for head, owner in enumerate(owners):
-            score, row = seen.scores[head], 0
             total: Tensor | None = None
-            for (start, end), question in zip(places, asked, strict=True):
-                n_rows = len(question.rows)
-                rows = seen.queries[head, row : row + n_rows].float()
-                row += n_rows
-                logits = score.logits(rows @ content[owner].float().T, dim, slice(None))
+            row = 0
+            for place, question in zip(parts.asked, asked, strict=True):
+                rows = seen.queries[head, row : row + len(question.rows)].float()
+                row += len(question.rows)
+                here = parts.pack.positions[place[0] + torch.from_numpy(question.rows)]
+                logits = _logits(seen, head, rows, here, content[owner], at)
+                sums = logits.logsumexp(1)
                 if self.share == "prompt":
-                    before = rows @ seen.keys[owner, prefix[0] : prefix[1]].float().T
-                    own = rows @ seen.keys[owner, start:end].float().T
-                    later = np.arange(end - start)[None] > question.rows[:, None]
-                    own = score.logits(own, dim, slice(None)).masked_fill(
-                        torch.from_numpy(later).to(own.device), -torch.inf
-                    )
-                    rest = torch.cat([score.logits(before, dim, slice(None)), own], 1)
-                    sums = torch.logaddexp(logits.logsumexp(1), rest.logsumexp(1))
-                else:
-                    sums = logits.logsumexp(1)
-                weight = (logits - sums[:, None]).exp().mean(0)
+                    # behind a passage: the prefix, and the question's own tokens so far
+                    for start, end in (parts.prefix, place):
+                        keys, there = seen.keys[owner, start:end], parts.pack.positions[start:end]
+                        rest = _logits(seen, head, rows, here, keys, there)
+                        sums = torch.logaddexp(sums, rest.logsumexp(1))
+                weight = (logits - sums[:, None]).exp().nan_to_num(0.0).mean(0)
                 total = weight if total is None else total - weight
             if total is not None:
                 found[head] = total.cpu().numpy()
@@ -277,6 +269,17 @@ class AttentionScan:
                     f"{self.reader.name} {model.dtype} {heads.keys} {prompt.prefix.tolist()}"
                 )
             return self._ready
+
+
+def _logits(
+    seen: probe.Seen, head: int, rows: Tensor, here: Tensor, keys: Tensor, there: Tensor
+) -> Tensor:
+    """Return (r, c) float32: a head's logits, -inf where a key stands later or too far back."""
+    found = seen.scores[head].logits(rows @ keys.float().T, rows.shape[1], slice(None))
+    back = here[:, None] - there
+    window = seen.windows[head]
+    hidden = back < 0 if window is None else (back < 0) | (back >= window)
+    return found.masked_fill(hidden.to(found.device), -torch.inf)
 
 
 def masked_sum(scores: Floats, deviations: float | None) -> float:

@@ -92,12 +92,14 @@ class Seen:
     """What the chosen heads saw.
 
     queries: (h, r, d) of the kept rows. keys: (g, t, d), one row of each token for each of
-    `Heads.keys`. scores: how each head's products become logits.
+    `Heads.keys`. scores: how each head's products become logits. windows: how far back each head
+    sees, None for all the way.
     """
 
     queries: Tensor
     keys: Tensor
     scores: tuple[Score, ...]
+    windows: tuple[int | None, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -109,14 +111,18 @@ class _Watch:
     queries: list[Tensor] = field(default_factory=list)
     keys: list[Tensor] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
+    windows: list[int | None] = field(default_factory=list)
 
-    def keep(self, layer: int, queries: Tensor, keys: Tensor, score: Score) -> None:
+    def keep(
+        self, layer: int, queries: Tensor, keys: Tensor, score: Score, window: int | None
+    ) -> None:
         heads = self.by_layer.get(layer)
         if not heads:
             return
         self.queries.append(queries[heads][:, self.pack.rows])
         self.keys.append(keys[sorted({head // self.group for head in heads})])
         self.scores += [score] * len(heads)
+        self.windows += [window] * len(heads)
 
 
 def view(model: PreTrainedModel) -> Any:
@@ -191,7 +197,8 @@ def look(network: Any, pack: Pack, heads: Heads) -> Seen:
         raise ModelError("the reader's layers have no attention to watch: use another reader")
     if len({keys.shape[-1] for keys in watch.keys}) > 1:
         raise ModelError("the chosen heads differ in size: choose heads of alike layers")
-    return Seen(torch.cat(watch.queries), torch.cat(watch.keys), tuple(watch.scores))
+    queries, keys = torch.cat(watch.queries), torch.cat(watch.keys)
+    return Seen(queries, keys, tuple(watch.scores), tuple(watch.windows))
 
 
 def _attend(
@@ -209,10 +216,11 @@ def _attend(
         raise ModelError("the scan cannot watch this model's kind of attention")
     score = Score(scaling, options.get("softcap"))
     layer = int(module.layer_idx)
-    watch.keep(layer, query[0], key[0], score)
+    window = options.get("sliding_window")
+    watch.keep(layer, query[0], key[0], score, window)
     if layer == watch.last:
         raise _Enough
-    mask = _near(watch.pack, options.get("sliding_window"))
+    mask = _near(watch.pack, window)
     found = attention(query[0], key[0], value[0], mask.to(query.device), score=score)
     return found.transpose(0, 1)[None], None
 
