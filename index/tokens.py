@@ -19,7 +19,7 @@ from foveate.pipeline.types import MultiVectors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foveate.kernels.maxsim import Documents
+    from foveate.kernels.documents import Documents
     from foveate.pipeline.types import Floats, Ints
 
 LEAST_TOKENS = 50_000  # fewer are all scored
@@ -44,7 +44,7 @@ class TokenSnapshot(Members[TokenRows]):
         """Copy rows out of the segments, in their order, coded. rows: (m,) int64."""
         import torch
 
-        from foveate.kernels.maxsim import Documents
+        from foveate.kernels.documents import Documents
 
         offsets = np.concatenate([[0], np.cumsum(self.lengths[rows])])
         codes, scales = self._gather(rows, offsets)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foveate.kernels import masks, ragged
+from foveate.kernels import masks, ragged, threads
 from foveate.kernels.attention import PLAIN_SCORE, Score, attention
 from foveate.pipeline.errors import ShapeError
 
@@ -70,10 +70,16 @@ def block_scores(
     ragged.check_offsets(offsets, u)
     wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
     weights = queries.new_zeros(u, dtype=wide)
-    for head in range(g):
+
+    def weigh(head: int) -> Tensor:
         # a key head at a time: its logits (h / g * r, u) stay in the cache
         rows = queries[head * (h // g) : (head + 1) * (h // g)].reshape(-1, d).to(wide)
         logits = score.logits(rows @ keys[head].to(wide).T, d, slice(None))
-        weights = weights + logits.softmax(-1).sum(0)
+        return logits.softmax(-1).sum(0)
+
+    learns = torch.is_grad_enabled() and (queries.requires_grad or keys.requires_grad)
+    done = map(weigh, range(g)) if learns else threads.each(weigh, range(g), device=keys.device)
+    for some in done:
+        weights = weights + some
     found = weights.new_zeros(len(offsets) - 1)
     return found.index_add(0, ragged.owners(offsets), weights / max(1, h * r))

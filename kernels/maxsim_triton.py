@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from foveate.kernels.maxsim import Documents
+from foveate.kernels.documents import Documents
 from foveate.kernels.tuning import INTERPRETED, meta, tuned
 
 FLOAT, INT8, ONEBIT = 0, 1, 2

@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from foveate.kernels import masks, ragged
+from foveate.kernels import masks, ragged, threads
 from foveate.kernels.attention import (
     PLAIN_SCORE,
     PLAIN_SOFTMAX,
@@ -32,6 +32,8 @@ from foveate.pipeline.errors import ShapeError
 
 # numbers of an item from which on its values are multiplied in place, not gathered
 LONG = 1 << 14
+# items pooled at a time
+PIECE = 64
 
 
 def pooled_attention(
@@ -75,7 +77,9 @@ def pooled_attention(
     n, e = len(offsets) - 1, values.shape[1]
     found = values.new_zeros((n, len(queries), e), dtype=wide)
     sizes = offsets.diff()
-    for members, longest in ragged.groups([b - a for a, b in pairwise(places)]):
+
+    def pool(piece: tuple[list[int], int]) -> tuple[Tensor, Tensor]:
+        members, longest = piece
         items = torch.tensor(members, device=keys.device)
         rows = ragged.padded_rows(offsets[items], sizes[items], longest)
         beyond = torch.arange(longest, device=keys.device) >= sizes[items, None]
@@ -88,6 +92,17 @@ def pooled_attention(
             pooled = torch.stack(
                 [w[:, : len(part)] @ part for w, part in zip(weights, parts, strict=True)]
             )
+        return items, pooled
+
+    pieces = [
+        (members[low : low + PIECE], longest)
+        for members, longest in ragged.groups([b - a for a, b in pairwise(places)])
+        for low in range(0, len(members), PIECE)
+    ]
+    learns = torch.is_grad_enabled() and (values.requires_grad or logits.requires_grad)
+    done = list(map(pool, pieces) if learns else threads.each(pool, pieces, device=keys.device))
+    if done:
+        items, pooled = (torch.cat(parts) for parts in zip(*done, strict=True))
         found = found.index_copy(0, items, pooled)
     return found.to(values.dtype)
 

@@ -19,8 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from foveate.kernels import threads
 from foveate.kernels.dispatch import path
 from foveate.pipeline.errors import ShapeError
+
+# keys estimated at a time: their sums stay in the first level of cache
+RUN = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,14 +49,21 @@ class SignIndex:
         nibbles = torch.einsum("grnc,gnpc->gnpr", parts, self.book)  # (g, d/4, 16, r)
         pairs = nibbles.view(g, d // 8, 2, 16, r)
         tables = (pairs[:, :, 0, :, None] + pairs[:, :, 1, None]).view(g, d // 8, 256, r)
-        found = queries.new_zeros((g, self.codes.shape[2], r), dtype=torch.float32)
+        n_keys = self.codes.shape[2]
+        found = queries.new_zeros((g, n_keys, r), dtype=torch.float32)
         # one column is looked up faster in a flat table
         shape = (-1,) if r == 1 else (-1, r)
-        for head in range(g):
-            out = found[head].view(shape)
+
+        def look_up(piece: tuple[int, int]) -> None:
+            head, low = piece
+            out = found[head, low : low + RUN].view(shape)
             for group in range(d // 8):
-                code = self.codes[head, group].int()
+                code = self.codes[head, group, low : low + RUN].int()
                 out += tables[head, group].reshape(shape).index_select(0, code)
+
+        pieces = [(head, low) for head in range(g) for low in range(0, n_keys, RUN)]
+        for _ in threads.each(look_up, pieces, device=queries.device):
+            pass
         return found.transpose(1, 2)
 
 

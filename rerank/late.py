@@ -17,7 +17,7 @@ from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.types import Hit
 
 if TYPE_CHECKING:
-    from foveate.kernels.maxsim import Documents
+    from foveate.kernels.documents import Documents
     from foveate.pipeline.protocols import Resources, TokenEncoder
     from foveate.pipeline.types import Floats
 
@@ -140,7 +140,7 @@ class Late:
         """Return the hits' token vectors."""
         import torch
 
-        from foveate.kernels.maxsim import Documents
+        from foveate.kernels.documents import Documents
 
         if ROLE in self._resources.encoders:
             made = self._resources.index.token_vectors([hit.passage.id for hit in hits])

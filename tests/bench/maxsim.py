@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from kernel_timing import arguments, gate, report, start
 
-from foveate.kernels.maxsim import Documents, maxsim, maxsim_topk, quantise
+from foveate.kernels.documents import Documents, quantise
+from foveate.kernels.maxsim import maxsim, maxsim_topk
 
 
 def padded(documents: Documents) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,15 +3,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from foveate.kernels import maxsim as module
-from foveate.kernels.maxsim import (
-    Documents,
-    maxsim,
-    maxsim_matches,
-    maxsim_reference,
-    maxsim_topk,
-    quantise,
-)
+from foveate.kernels import maxsim_scan as module
+from foveate.kernels.documents import Documents, quantise
+from foveate.kernels.maxsim import maxsim, maxsim_matches, maxsim_reference, maxsim_topk
 from foveate.pipeline.errors import FoveateError, ShapeError
 
 LENGTHS = {
