@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foveate.pipeline import contrast
+from foveate.pipeline import contradiction, contrast
 from foveate.pipeline import prompt as prompts
 from foveate.pipeline.answerable import THRESHOLD, Answerable, judge
-from foveate.pipeline.cite import Boxes, Cited, cite, display, quote
+from foveate.pipeline.cite import Boxes, Cited, cite, display, point, quote
 from foveate.pipeline.completion import complete
 from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.evidence import Evidence, gather, select
@@ -155,13 +155,40 @@ def answer(
     if verdict.score < options.threshold or not cited.citations:
         trace["held_back"] = {"text": cited.text, "by": "answerable", "reason": verdict.reason}
         cited = Cited("", ())
+    with stages.timed("contradiction"):
+        conflicts = contradicted(evidence, cited, material.boxes, trace)
     cited = add_picture(asked, hits, cited, material.boxes)
 
     trace["hits"] = trace_hits(hits, evidence)
     text = cited.text or refusal(evidence, hits, verdict, trace)
     trace["answer"] = text
     trace["stages"] = stages.rows
-    return Answer(question, text, cited.citations, bool(cited.citations), tuple(hits), trace)
+    return Answer(
+        question, text, cited.citations, bool(cited.citations), tuple(hits), trace, conflicts
+    )
+
+
+def contradicted(
+    evidence: Evidence, cited: Cited, boxes: Boxes | None, trace: dict[str, Any]
+) -> tuple[Citation, ...]:
+    """Find the sentences elsewhere that speak against a cited one."""
+    places = {sentence.key: i for i, sentence in enumerate(evidence.sentences)}
+    said = {places[c.passage.source.id, c.span]: c for c in cited.citations if c.span is not None}
+    conflicts = contradiction.find(evidence, list(said))
+    trace["contradicted"] = [
+        {
+            "cited": evidence.sentences[one.cited].passage.label,
+            "by": evidence.sentences[one.other].passage.label,
+            "quote": evidence.sentences[one.other].text,
+            "says": list(one.says),
+            "denies": list(one.denies),
+        }
+        for one in conflicts
+    ]
+    return tuple(
+        point(0, evidence.sentences[one.other], said[one.cited].sentence, 0.0, boxes)
+        for one in conflicts
+    )
 
 
 def generate_cited(

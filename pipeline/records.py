@@ -91,6 +91,7 @@ def answer(value: Answer, *, trace: bool = False) -> dict[str, Any]:
         "answer": value.text,
         "answered": value.answered,
         "citations": [citation(c) for c in value.citations],
+        "conflicts": [citation(c) for c in value.conflicts],
     }
     if trace:
         found["trace"] = dict(value.trace)

@@ -251,6 +251,12 @@ def print_answer(console: Console, answer: Answer) -> None:
         write(console, line, indent=4, mark=f"[{citation.marker}] ")
         if citation.quote:
             write(console, lit(citation.quote, answer.question), indent=4)
+    for citation in answer.conflicts:
+        console.print()
+        line = Text("Another passage says otherwise: ", "yellow")
+        line.append(cited_place(citation), "cyan").append(f"  {citation.passage.label}", "dim")
+        write(console, line)
+        write(console, lit(citation.quote, answer.question), indent=4)
 
 
 def cited_place(citation: Citation) -> str:

@@ -181,7 +181,11 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer and where each of its sentences comes from. answered is False when it refuses."""
+    """An answer and where each of its sentences comes from. answered is False when it refuses.
+
+    conflicts: sentences of other passages that say otherwise than a cited one, with marker 0 and
+    the sentence of the answer that they speak against.
+    """
 
     question: str
     text: str
@@ -189,6 +193,7 @@ class Answer:
     answered: bool
     hits: tuple[Hit, ...] = ()
     trace: Mapping[str, Any] = field(default_factory=dict)
+    conflicts: tuple[Citation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

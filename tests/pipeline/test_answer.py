@@ -398,6 +398,7 @@ def test_the_trace_has_every_stage_with_its_time_and_every_alignment():
         "generate",
         "cite",
         "judge",
+        "contradiction",
     ]
     assert all(row["seconds"] >= 0 for row in trace["stages"])
     assert (trace["question"], trace["answer"]) == ("When was the lighthouse built?", got.text)

@@ -199,7 +199,7 @@ def test_a_conversation_on_the_command_line_ends_with_an_empty_line(engine, monk
 def test_the_trace_on_the_command_line_is_one_json_object(engine, monkeypatch):
     got = run(engine, monkeypatch, "When was the Norwood bridge built?", "--trace", "--json")
     trace = json.loads(got.stdout)["trace"]
-    assert [row["stage"] for row in trace["stages"]] == ["search", "evidence", "judge"]
+    assert [row["stage"] for row in trace["stages"]] == ["search", "evidence", "judge", "contradiction"]
     assert trace["hits"][0]["scores"]
     assert trace["cite"]["alignments"][0]["evidence"][0]["quote"]
     shown = run(engine, monkeypatch, "When was the Norwood bridge built?", "--trace")
