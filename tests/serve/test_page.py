@@ -21,7 +21,7 @@ ARGS = [
     "--disable-sync",
 ]
 QUESTION = "How long do lemons keep in the refrigerator?"
-TOKEN = "correct-horse-battery-staple"
+TOKEN = "-".join(["correct", "horse", "battery", "staple"])
 ODD = "<img src=x onerror=alert(1)>.txt"
 
 
