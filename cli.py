@@ -40,6 +40,7 @@ from foveate.pipeline.commands.printing import (
 )
 from foveate.pipeline.commands.serve import serve
 from foveate.pipeline.commands.show import show, show_picture
+from foveate.pipeline.commands.train import train
 from foveate.pipeline.evaluate.commands import bench, evaluate
 
 if TYPE_CHECKING:
@@ -461,6 +462,7 @@ app.command()(show)
 app.command()(serve)
 app.command("eval")(evaluate)
 app.command("bench")(bench)
+app.command()(train)
 
 
 def main() -> None:

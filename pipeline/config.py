@@ -35,6 +35,9 @@ TABLES = (
     "order",
     "generate",
     "serve",
+    "train",
+    "train.tower",
+    "train.mining",
 )
 CHAIN = "rerank"  # a list of tables, each with its own `use`
 SHORT = ("compress", "order", "generate")  # `compress = "x"` is short for `compress.use = "x"`

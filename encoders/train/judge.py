@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,8 @@ class Judge:
     """nDCG@10 of held-out queries over a pool: their documents, their negatives, and others.
 
     held: examples of the held-out queries, with mined negatives where there are any. others:
-    further documents; `size` is how many the pool holds at most, if the rest are fewer.
+    further documents; `size` is how many the pool holds at most, if the rest are fewer. stored:
+    as the trainer's.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Judge:
         size: int = 1000,
         micro: int = 16,
         seed: int = 0,
+        stored: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._queries = list({key_of(e.query): e.query for e in held}.values())
         pool: dict[str, Any] = {}
@@ -52,6 +54,7 @@ class Judge:
                 if key in places:
                     self._grades[number, places[key]] = grade
         self._micro = micro
+        self._stored = dict(stored or {})
         self._fixed: dict[str, Tensor] = {}
 
     @property
@@ -73,6 +76,9 @@ class Judge:
     ) -> Tensor:
         fixed = role in frozen_roles(tower)
         if fixed and role in self._fixed:
+            return self._fixed[role]
+        if fixed and all(key_of(item) in self._stored for item in inputs):
+            self._fixed[role] = torch.stack([self._stored[key_of(item)] for item in inputs])
             return self._fixed[role]
         order = sorted(range(len(inputs)), key=lambda i: len(key_of(inputs[i])))
         parts = []

@@ -64,7 +64,8 @@ class Trainer:
 
     folder: where checkpoints are kept. known: what is relevant to which query, over more than
     the examples given. judge: tries weights on held-out queries; None trains to the end and
-    keeps the last weights.
+    keeps the last weights. stored: {key of an input: its vector (d,)} of a role that training
+    cannot change, as an index has them; what is missing is computed once.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Trainer:
         *,
         known: Relevance | None = None,
         judge: Judge | None = None,
+        stored: Mapping[str, Tensor] | None = None,
         tell: Tell | None = None,
     ) -> None:
         self._tower, self._examples, self._options = trainable, list(examples), options
@@ -87,7 +89,7 @@ class Trainer:
         self._parameters = dict(trainable.parameters())
         self._start = {name: p.detach().clone() for name, p in self._parameters.items()}
         self._before: dict[tuple[str, str], Tensor] = {}
-        self._fixed: dict[str, Tensor] = {}
+        self._fixed: dict[str, Tensor] = dict(stored or {})
         # epochs differ by a step or so in how their examples pack into batches
         self._lengths = [len(self._epoch(number)) for number in range(options.epochs)]
         self._n_steps = sum(self._lengths)
