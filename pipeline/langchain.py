@@ -17,6 +17,7 @@ from foveate.pipeline import config as configuration
 from foveate.pipeline.engine import Engine, make_encoders
 from foveate.pipeline.engine import open as open_index
 from foveate.pipeline.errors import MissingExtra
+from foveate.pipeline.places import metadata_of
 from foveate.pipeline.types import Hit, Locator, Passage, Source
 
 try:
@@ -83,31 +84,10 @@ class FoveateRetriever(BaseRetriever):
         return [document_of(hit) for hit in self.engine.search(query, **chosen)]
 
 
-def place_of(passage: Passage) -> dict[str, Any]:
-    """Return what locates a passage."""
-    source, locator = passage.source, passage.locator
-    return {
-        "id": passage.id,
-        "label": passage.label,
-        "uri": source.uri,
-        "title": source.title,
-        "modality": passage.modality,
-        "page": locator.page,
-        "span": locator.span,
-        "row": locator.row,
-        "boxes": [(b.x0, b.y0, b.x1, b.y1) for b in locator.boxes],
-    }
-
-
 def document_of(hit: Hit) -> Document:
     """Return a hit as a LangChain document."""
     passage = hit.passage
-    place = {**place_of(passage), "score": hit.score, "scores": dict(hit.scores)}
-    return Document(
-        page_content=passage.text,
-        metadata={**passage.metadata, "foveate": place},
-        id=passage.label,
-    )
+    return Document(page_content=passage.text, metadata=metadata_of(hit), id=passage.label)
 
 
 class FoveateEmbeddings(Embeddings):

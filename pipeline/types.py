@@ -299,7 +299,11 @@ class MultiVectors:
     def __post_init__(self) -> None:
         places = self.offsets
         ends = (int(places[0]), int(places[-1])) if places.ndim == 1 and len(places) else (-1, -1)
-        if self.vectors.ndim != 2 or ends != (0, len(self.vectors)) or (places[1:] < places[:-1]).any():
+        if (
+            self.vectors.ndim != 2
+            or ends != (0, len(self.vectors))
+            or (places[1:] < places[:-1]).any()
+        ):
             raise ShapeError(
                 f"expected vectors (t, d) and offsets that rise from 0 to t, got "
                 f"{self.vectors.shape} and {places.shape} from {ends[0]} to {ends[1]}"

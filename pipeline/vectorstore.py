@@ -15,6 +15,7 @@ from foveate.pipeline import texts
 from foveate.pipeline.engine import Engine
 from foveate.pipeline.engine import open as open_index
 from foveate.pipeline.errors import QueryError
+from foveate.pipeline.places import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,8 +191,6 @@ def document_of(passage: Any) -> Document:
     """Return a document as it was added; of a file's passage, with its place in the metadata."""
     name = texts.id_of(passage)
     if name is None:
-        from foveate.pipeline.langchain import place_of
-
         metadata = {**passage.metadata, "foveate": place_of(passage)}
         return Document(page_content=passage.text, metadata=metadata, id=passage.label)
     return Document(page_content=passage.text, metadata=dict(passage.metadata), id=name)
