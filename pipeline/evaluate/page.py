@@ -9,7 +9,7 @@ from typing import Any
 
 from foveate.pipeline.evaluate import compare, plots
 from foveate.pipeline.evaluate.report import (
-    COLUMNS,
+    SECTIONS,
     Result,
     comparisons,
     groups,
@@ -26,10 +26,10 @@ def page(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> s
     parts = [_headline(results)]
     if diagnoses:
         parts.append(_diagnoses(diagnoses))
-    for task in COLUMNS:
-        headings, rows = table_rows(results, task)
+    for section in SECTIONS:
+        headings, rows = table_rows(results, section)
         if rows:
-            parts.append(f"<h2>{escape(task.capitalize())}</h2>{_table(headings, rows)}")
+            parts.append(f"<h2>{escape(section.capitalize())}</h2>{_table(headings, rows)}")
     made = comparisons(results)
     if made:
         items = "".join(f"<li>{escape(sentence(c))}</li>" for c in made)
@@ -111,7 +111,7 @@ def _differences(base: Result, other: Result) -> str:
         f"{other['configuration']} against {base['configuration']}: {measure} of the "
         f"{len(moved)} queries that differ, of {len(values)}"
     )
-    named = per_query_differences(base, other)
+    named = per_query_differences(base, other, measure)
     columns = "".join(
         f"<div><h4>{word}</h4><ul>"
         + "".join(f"<li><b>{d:+.2f}</b> {escape(_cut(q))}</li>" for q, d in named[key])

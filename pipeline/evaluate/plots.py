@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH = 680
-LINE = 24
-LEFT = 190
+LINE = 42  # a row: its name, and what is drawn of it below
+LEFT = 14
 SERIES = 6  # colours that the page's style defines
 
 
@@ -22,14 +22,13 @@ def dots(
     height = LINE * len(rows) + 34
     body = [_axis(height, top)]
     for number, (name, value, (low, high)) in enumerate(rows):
-        y, colour = 18 + LINE * number, f"s{names.index(name) % SERIES}"
+        y, colour = 30 + LINE * number, f"s{names.index(name) % SERIES}"
         left, right = _x(max(low, 0), top), _x(min(high, top), top)
         body.append(
-            f'<text class="name" x="{LEFT - 10}" y="{y + 4}" text-anchor="end">'
-            f"{escape(_short(name))}</text>"
+            f"{_name(name, y - 14)}"
             f'<line class="{colour}" x1="{left:.1f}" x2="{right:.1f}" y1="{y}" y2="{y}"/>'
             f'<circle class="{colour}" cx="{_x(value, top):.1f}" cy="{y}" r="5"/>'
-            f'<text class="value" x="{WIDTH - 4}" y="{y + 4}" text-anchor="end">{value:.3f}</text>'
+            f'<text class="value" x="{WIDTH - 4}" y="{y + 5}" text-anchor="end">{value:.3f}</text>'
         )
     return _svg(height, body, label)
 
@@ -38,19 +37,15 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], *, label: str, unit: s
     """Draw one stacked bar a row. rows: (name, {part: amount})."""
     parts = list(dict.fromkeys(part for _, amounts in rows for part in amounts))
     top = max((sum(a.values()) for _, a in rows), default=0.0) or 1.0
-    height = LINE * len(rows) + 40
     body = []
     for number, (name, amounts) in enumerate(rows):
-        y, x = 8 + LINE * number, float(LEFT)
-        body.append(
-            f'<text class="name" x="{LEFT - 10}" y="{y + 13}" text-anchor="end">'
-            f"{escape(_short(name))}</text>"
-        )
+        y, x = 22 + LINE * number, float(LEFT)
+        body.append(_name(name, y - 6))
         for part in parts:
             width = (_x(amounts.get(part, 0.0), top) - LEFT) if part in amounts else 0.0
             colour = f"s{parts.index(part) % SERIES}"
             body.append(
-                f'<rect class="{colour}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="16">'
+                f'<rect class="{colour}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="14">'
                 f"<title>{escape(part)}: {amounts.get(part, 0.0):.4g} {unit}</title></rect>"
             )
             x += width
@@ -59,7 +54,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], *, label: str, unit: s
             f'<text class="value" x="{WIDTH - 4}" y="{y + 13}" text-anchor="end">'
             f"{total:.3g} {unit}</text>"
         )
-    return _svg(height - 26, body, label) + legend(parts)
+    return _svg(LINE * len(rows) + 4, body, label) + legend(parts)
 
 
 def differences(values: Sequence[float], *, label: str) -> str:
@@ -151,8 +146,9 @@ def _x(value: float, top: float) -> float:
     return LEFT + (WIDTH - LEFT - 96) * min(max(value / top, 0.0), 1.0)
 
 
-def _short(name: str, n_chars: int = 28) -> str:
-    return name if len(name) <= n_chars else name[: n_chars - 1] + "\u2026"
+def _name(name: str, y: float, n_chars: int = 60) -> str:
+    shown = name if len(name) <= n_chars else name[: n_chars - 1] + "\u2026"
+    return f'<text class="name" x="{LEFT}" y="{y}">{escape(shown)}</text>'
 
 
 def _svg(height: float, body: Sequence[str], label: str, width: int = WIDTH) -> str:

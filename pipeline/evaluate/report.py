@@ -9,34 +9,32 @@ from foveate.pipeline.evaluate import compare
 
 Result = Mapping[str, Any]
 
-COLUMNS = {
-    "retrieval": ("nDCG@10", "R@1", "R@5", "R@10", "R@100", "AP", "RR@10"),
-    "text to image": ("nDCG@10", "R@1", "R@5", "R@10", "R@100", "AP", "RR@10"),
-    "image to text": ("nDCG@10", "R@1", "R@5", "R@10", "R@100", "AP", "RR@10"),
-    "questions": (
-        "gold R@1",
-        "gold R@2",
-        "gold R@5",
-        "gold R@10",
-        "contains",
-        "token F1",
-        "words",
-        "tokens",
-        "yes/no right",
-        "repeats a falsehood",
-        "answered",
-        "citation precision",
-        "citation recall",
-        "refused without evidence",
-        "refused unanswerable",
-        "tokens kept",
-        "answer kept",
-        "gold kept",
-        "gold place",
-        "over budget",
+RANKED = ("nDCG@10", "R@1", "R@5", "R@10", "R@100", "AP", "RR@10")
+# a table: its heading, the kind of task, the measures, the times
+SECTIONS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "retrieval": ("retrieval", RANKED, ("ms/query",)),
+    "text to image": ("text to image", RANKED, ("ms/query",)),
+    "image to text": ("image to text", RANKED, ("ms/query",)),
+    "questions: what is found": (
+        "questions",
+        (
+            *("gold R@1", "gold R@2", "gold R@5", "gold R@10"),
+            *("tokens kept", "answer kept", "gold kept", "gold place", "over budget"),
+        ),
+        ("ms/query", "ms/compress"),
+    ),
+    "questions: what is answered": (
+        "questions",
+        (
+            *("contains", "token F1", "words", "tokens", "yes/no right", "repeats a falsehood"),
+            *("answered", "citation precision", "citation recall"),
+            *("refused without evidence", "refused unanswerable"),
+        ),
+        ("s/answer",),
     ),
 }
 MAIN = {"questions": "gold R@2"}
+COMPARED = {"questions": ("gold R@2", "contains")}
 UNBOUNDED = ("words", "tokens")
 
 
@@ -53,20 +51,25 @@ def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
 
 
 def comparisons(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Compare each configuration with the first one of its data set, on the main measure.
+    """Compare each configuration with the first one of its data set, on the measures that count.
 
     p values are corrected within a data set (Holm).
     """
     found = []
     for name, some in groups(results).items():
-        base, measure = some[0], main_measure(some[0])
+        base = some[0]
         rows = [
-            (other, compare.compare(base["per_query"][measure], other["per_query"][measure]))
+            (
+                other,
+                measure,
+                compare.compare(base["per_query"][measure], other["per_query"][measure]),
+            )
             for other in some[1:]
+            for measure in COMPARED.get(str(base["task"]), ("nDCG@10",))
             if measure in other["per_query"] and measure in base["per_query"]
         ]
-        corrected = compare.holm([c.p for _, c in rows])
-        for (other, made), p in zip(rows, corrected, strict=True):
+        corrected = compare.holm([c.p for _, _, c in rows])
+        for (other, measure, made), p in zip(rows, corrected, strict=True):
             found.append(
                 {
                     "dataset": name,
@@ -80,15 +83,16 @@ def comparisons(results: Sequence[Result]) -> list[dict[str, Any]]:
                     "n": made.n,
                     "n_better": made.n_better,
                     "n_worse": made.n_worse,
-                    **per_query_differences(base, other),
+                    **per_query_differences(base, other, measure),
                 }
             )
     return found
 
 
-def per_query_differences(base: Result, other: Result, n: int = 5) -> dict[str, list[Any]]:
+def per_query_differences(
+    base: Result, other: Result, measure: str, n: int = 5
+) -> dict[str, list[Any]]:
     """Return the n queries that lost and won most: [(query, difference), ...] of each."""
-    measure = main_measure(base)
     found = compare.differences(base["per_query"][measure], other["per_query"][measure])
     texts = base.get("queries", {})
     named = [(str(texts.get(q, q)), round(d, 4)) for q, d in found if abs(d) > 1e-9]
@@ -107,25 +111,23 @@ def summary(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -
     }
 
 
-def table_rows(results: Sequence[Result], task: str) -> tuple[list[str], list[list[str]]]:
-    """Return (headings, rows) for one kind of task; measures that nobody has are left out."""
-    some = [r for r in results if r["task"] == task]
-    measures = [m for m in COLUMNS[task] if any(m in r["measures"] for r in some)]
-    told_times = [t for t in TIMES.values() if any(t(r) != "-" for r in some)]
-    rows = []
-    for result in some:
-        cells = [cell(result["measures"].get(m), m) for m in measures]
-        rows.append(
-            [
-                result["dataset"],
-                result["configuration"],
-                str(result["n_queries"]),
-                *cells,
-                *(told(result) for told in told_times),
-            ]
-        )
-    headings = [heading for heading, told in TIMES.items() if told in told_times]
-    return ["data set", "configuration", "queries", *measures, *headings], rows
+def table_rows(results: Sequence[Result], section: str) -> tuple[list[str], list[list[str]]]:
+    """Return (headings, rows) of one table; measures that nobody has are left out."""
+    task, measures, times = SECTIONS[section]
+    shown = [m for m in measures if any(m in r["measures"] for r in results if r["task"] == task)]
+    some = [r for r in results if r["task"] == task and any(m in r["measures"] for m in shown)]
+    told = [t for t in times if any(TIMES[t](r) != "-" for r in some)]
+    rows = [
+        [
+            result["dataset"],
+            result["configuration"],
+            str(result["n_queries"]),
+            *(cell(result["measures"].get(m), m) for m in shown),
+            *(TIMES[t](result) for t in told),
+        ]
+        for result in some
+    ]
+    return ["data set", "configuration", "queries", *shown, *told], rows
 
 
 def cell(value: float | None, measure: str) -> str:
@@ -160,11 +162,11 @@ def print_tables(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 220)
-    for task in COLUMNS:
-        headings, rows = table_rows(results, task)
+    for section in SECTIONS:
+        headings, rows = table_rows(results, section)
         if not rows:
             continue
-        table = Table(title=task, title_justify="left", box=None)
+        table = Table(title=section, title_justify="left", box=None)
         for number, heading in enumerate(headings):
             table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
         for row in rows:

@@ -155,8 +155,9 @@ def test_pooled_and_own_documents_stand_side_by_side(two_questions, plan):
         assert result["measures"]["citation recall"] == 1.0
         assert result["measures"]["repeats a falsehood"] == 0.0
         assert set(result["per_query"]["refused without evidence"]) == {"a", "b"}
-    headings, rows = report.table_rows([own, pooled], "questions")
-    assert headings[-2:] == ["ms/query", "s/answer"]
+    headings, rows = report.table_rows([own, pooled], "questions: what is answered")
+    assert headings[3:5] == ["contains", "token F1"]
+    assert headings[-1] == "s/answer"
     assert [row[1] for row in rows] == ["offline", "documents=pooled"]
 
 
