@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Floats
 
 TEXTS = frozenset({"text", "table"})
+PICTURES = frozenset({"image", "page"})
 ROLE = "tokens"
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,19 @@ class Late:
     """
 
     name = "late"
-    reads = TEXTS
 
     def __init__(self, resources: Resources, **options: Any) -> None:
         self._resources = resources
         self._options = options
         self._lock = threading.Lock()
         self._made: TokenEncoder | None = None
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What the index's token encoder reads; texts where the index keeps no token vectors."""
+        encoders: Any = self._resources.encoders
+        kinds = encoders[ROLE].reads if ROLE in encoders else {"text"}
+        return (TEXTS if "text" in kinds else _NONE) | (PICTURES if "image" in kinds else _NONE)
 
     @property
     def encoder(self) -> TokenEncoder:
@@ -122,7 +130,7 @@ class Late:
         best, where = maxsim_matches(torch.from_numpy(asked.vectors), self._documents([hit]))
         passage = hit.passage
         head = len(passage.context) + 1 if passage.context else 0
-        places = self.encoder.spans(_encoded(hit))
+        places = self.encoder.spans(_encoded(hit))  # none for a picture
         found = []
         for span, weight, value, at in zip(
             self.encoder.query_spans(query).tolist(), weights, best[:, 0].tolist(),
@@ -130,8 +138,9 @@ class Late:
         ):  # fmt: skip
             if at < 0 or not weight:
                 continue
-            start, end = (int(x) - head for x in places[at])
-            place = (start, end) if start >= 0 else None
+            place = None
+            if at < len(places) and places[at][0] >= head:
+                place = (int(places[at][0]) - head, int(places[at][1]) - head)
             share = value / float(weights.sum())
             found.append(Match(tuple(span), place, value / float(weight), share))
         return found
