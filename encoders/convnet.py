@@ -48,6 +48,11 @@ class Layer:
     skips: bool = False
 
     @property
+    def ends(self) -> bool:
+        """Whether a block ends here: its projection has no activation."""
+        return not self.activates
+
+    @property
     def weight_shape(self) -> tuple[int, int, int, int]:
         return (self.n_out, 1 if self.depthwise else self.n_in, self.kernel, self.kernel)
 
@@ -72,6 +77,11 @@ def layers(size: str) -> Iterator[Layer]:
             yield Layer(n_mid, n_out, 1, 1, depthwise=False, activates=False, skips=skips)
             n_in = n_out
     yield Layer(n_in, N_FEATURES, 1, 1, depthwise=False, activates=True)
+
+
+def n_block_channels(size: str) -> int:
+    """Return how many channels the blocks of a size give in all."""
+    return sum(layer.n_out for layer in layers(size) if layer.ends)
 
 
 def _round_channels(channels: float) -> int:
@@ -115,15 +125,18 @@ class ConvNet:
         placed = weight.to(self.device, self.dtype, memory_format=torch.channels_last)
         return placed, bias.to(self.device, self.dtype)
 
-    def features(self, pixels: Tensor) -> Tensor:
+    def features(self, pixels: Tensor, *, blocks: bool = False) -> Tensor:
         """Return (n, 1280, h / 32, w / 32) after the last activation.
 
         Args:
             pixels: (n, 3, h, w) float32, (RGB 0..255 - 127) / 128.
+            blocks: append what each block gave, averaged to the same cells: (n, 1280 + b, ...)
+                with b = `n_block_channels(size)`.
         """
         import torch
 
         x = pixels.to(self.device, self.dtype, memory_format=torch.channels_last)
+        seen: list[Tensor] = []
         with torch.inference_mode():
             kept = x
             for layer, (weight, bias) in zip(self._layers, self._weights, strict=True):
@@ -134,6 +147,11 @@ class ConvNet:
                     x = torch.nn.functional.relu6(x, inplace=True)
                 if layer.skips:
                     x = x.add_(kept)
+                if blocks and layer.ends:
+                    seen.append(x)
+            if blocks:
+                pool = torch.nn.functional.adaptive_avg_pool2d
+                x = torch.cat([x, *(pool(part, x.shape[2:]) for part in seen)], dim=1)
         return x
 
 

@@ -31,7 +31,7 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
         "```toml",
         f"[encoders.{card.get('role', 'text')}]",
         f'use = "{card.get("use", "minilm")}"',
-        'path = "PATH OF THIS FOLDER"',
+        f'{card.get("option", "path")} = "PATH OF THIS FOLDER"',
         "```",
     ]
     (folder / CARD).write_text("\n".join(lines) + "\n", "utf-8")

@@ -78,7 +78,7 @@ def main() -> None:
 
     photos = read_photos(options.data, options.images)
     encoder = EfficientNetLite(options.size, dtype=options.dtype)
-    theirs = Timm(options.size, encoder._weights, SIZES[options.size][2])
+    theirs = Timm(options.size, encoder._weights(options.size), SIZES[options.size][2])
     vectors = encoder.encode(photos[:9])
     # our head on their features: photos beyond MAX_ASPECT, which we pad, are rare
     same = (vectors * encoder._load().pictures(theirs.features(photos[:9]))).sum(axis=1)

