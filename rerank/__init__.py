@@ -1,3 +1,4 @@
 REGISTRY: dict[str, str] = {
     "late": "foveate.rerank.late:Late",
+    "regions": "foveate.rerank.regions:Conditioned",
 }
