@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from foveate.pipeline.reader import Reader
     from foveate.pipeline.refine import Refinery
     from foveate.pipeline.trace import Stages
-    from foveate.pipeline.types import Context
+    from foveate.pipeline.types import Context, Floats
 
 DEFAULT_NAME = ".foveate"
 ROLES = ("text", "image", "tokens")
@@ -425,6 +425,19 @@ class Engine:
             if os.path.exists(uri):
                 return render(uri, passage, passwords=passwords)
         raise FoveateError(f"the file behind {passage.label} is gone: {passage.source.uri!r}")
+
+    def heat_map(self, passage: Passage, query: str) -> Floats:
+        """Return (rows, columns) float32, 0..1: where in a picture or page the query looks.
+
+        Raises:
+            ConfigError: if the image tower gives no patches.
+            FoveateError: if the picture's file is gone.
+        """
+        from foveate.rerank import regions
+
+        ((_, looking),) = self.refinery.chain("regions", "search")
+        heat: Floats = regions.grid(*looking.heat(query, passage))  # type: ignore[attr-defined]
+        return heat
 
     def status(self) -> dict[str, Any]:
         """Return counts, sizes on disk, vector kinds and their recall; JSON-able."""

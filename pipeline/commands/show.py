@@ -11,8 +11,10 @@ import typer
 from foveate.pipeline.commands.common import IndexOption, JsonOption, complain, emit, opened
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from foveate.pipeline.engine import Engine
-    from foveate.pipeline.types import Passage
+    from foveate.pipeline.types import Floats, Passage
 
 
 def show(
@@ -27,6 +29,12 @@ def show(
     save: Annotated[
         str | None, typer.Option(help="Write the picture or page to a file.", metavar="FILE")
     ] = None,
+    heat: Annotated[
+        str | None,
+        typer.Option(
+            help="Light the regions of the picture that these words are about.", metavar="WORDS"
+        ),
+    ] = None,
     crop: Annotated[bool, typer.Option("--crop", help="Only the boxes of the span.")] = False,
     open_file: Annotated[bool, typer.Option("--open", help="Open the file itself.")] = False,
     as_json: JsonOption = False,
@@ -38,23 +46,26 @@ def show(
         passage = cited(engine, engine.show(hit), span)
         whole = engine.text(passage.source.id)
         parts = terminal.surroundings(whole, passage.locator.span or (0, 0))
-        written = write_picture(engine, passage, save, crop=crop) if save else None
+        heated = engine.heat_map(passage, heat) if heat is not None else None
+        written = write_picture(engine, passage, save, crop=crop, heat=heated) if save else None
         if as_json:
             before, quote, after = parts
             extra = {"before": before, "quote": quote, "after": after, "picture": written}
+            if heated is not None:
+                extra["heat"] = heated.round(4).tolist()
             emit({**records.passage(passage), **extra})
         else:
             console = terminal.open_console()
             terminal.print_passage(console, passage, parts)
             if passage.modality in ("image", "page") and not save:
-                show_picture(engine, passage)
+                show_picture(engine, passage, heated)
             if written:
                 console.print(terminal.printable(f"written: {written}"))
         if open_file:
             open_outside(passage.source.uri)
 
 
-def show_picture(engine: Engine, passage: Passage) -> None:
+def show_picture(engine: Engine, passage: Passage, heat: Floats | None = None) -> None:
     """Show a picture where the terminal can; a picture that is gone is only said to be."""
     from foveate.pipeline import inline
     from foveate.pipeline.errors import FoveateError
@@ -64,6 +75,8 @@ def show_picture(engine: Engine, passage: Passage) -> None:
         return
     try:
         image = engine.image(passage)
+        if heat is not None:
+            image = lit(image, heat)
     except FoveateError as error:
         complain(str(error))
         return
@@ -95,11 +108,25 @@ def cited(engine: Engine, passage: Passage, span: str | None) -> Passage:
     return dataclasses.replace(passage, text=whole[start:end], locator=locator)
 
 
-def write_picture(engine: Engine, passage: Passage, path: str, *, crop: bool) -> str:
+def lit(image: Image, heat: Floats) -> Image:
+    """Return the picture, dark where the heat (rows, columns), 0..1, is low."""
+    import numpy as np
+    from PIL import Image as Pictures
+
+    tones = Pictures.fromarray((255 * (0.25 + 0.75 * heat)).astype(np.uint8))
+    mask = tones.resize(image.size, Pictures.Resampling.BICUBIC)
+    return Pictures.composite(image, Pictures.new(image.mode, image.size), mask)
+
+
+def write_picture(
+    engine: Engine, passage: Passage, path: str, *, crop: bool, heat: Floats | None = None
+) -> str:
     """Write the picture or page of a passage, whole or cut to its boxes; return the path."""
     from foveate.pipeline.errors import QueryError
 
     image = engine.image(passage)
+    if heat is not None:
+        image = lit(image, heat)
     if crop and passage.locator.boxes:
         boxes, (w, h) = passage.locator.boxes, image.size
         corners = (
