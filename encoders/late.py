@@ -3,6 +3,10 @@
 A text becomes one vector a token: the last layer's states, centred and turned by a rotation that
 was learned without labels (encoders/rotation.py), each of length 1. Passages of any length are
 taken whole, in windows. Scores are MaxSim's (foveate.kernels.maxsim): ColBERT, arXiv 2004.12832.
+
+A query's vectors have lengths, their weights: a rare word says more than a common one. A BERT
+vocabulary lists its words by falling frequency, so a token's rank r stands for its frequency
+(Zipf's law: 1 / r), and log r for the logarithm of its inverse: w = (log r / log r_max)^2.
 """
 
 from __future__ import annotations
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
 
 SKIPS = ("nothing", "punctuation")
 CODES = ("onebit", "int8")
+WEIGHTS = ("rank", "even")
+DIM = 256
+_HEAD = 9  # the rank from which the most frequent word starts: it does weigh something
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
 
@@ -41,8 +48,9 @@ class LateMiniLM:
     path, name, device, dtype, window_tokens, threads, batch_tokens: as MiniLM's. texts: an encoder
     whose weights are shared, in the place of these. rotation: a file made by
     `foveate.encoders.rotation`; None is the one that ships for the packaged model, 'none' keeps
-    the states as they are. dim: leading dimensions of the rotation that are kept. skip: of stored
-    texts, what has no vector: 'punctuation' or 'nothing'. code: how an index keeps a vector:
+    the states as they are. dim: leading dimensions of the rotation that are kept, 256 if none is
+    said. skip: what has no vector: 'punctuation' or 'nothing'. weights: of a query's tokens,
+    'rank' (rare words weigh more) or 'even'. code: how an index keeps a vector:
     'onebit' (the sign of each dimension, and a scale) or 'int8'.
     """
 
@@ -56,6 +64,7 @@ class LateMiniLM:
         rotation: str | Path | None = None,
         dim: int | None = None,
         skip: str = "punctuation",
+        weights: str = "rank",
         code: str = "onebit",
         batch_tokens: int | None = None,
         **options: Any,
@@ -64,23 +73,26 @@ class LateMiniLM:
             raise ConfigError(f"unknown skip {skip!r} (known: {', '.join(map(repr, SKIPS))})")
         self.texts = texts if texts is not None else MiniLM(path, **options)
         self._packaged = path is None and (texts is None or texts._path is None)
+        if weights not in WEIGHTS:
+            raise ConfigError(f"unknown weights {weights!r} (known: {', '.join(WEIGHTS)})")
         if code not in CODES:
             raise ConfigError(f"unknown code {code!r} (known: {', '.join(map(repr, CODES))})")
         self.code = code
         self._rotation_path, self._dim, self._skip = rotation, dim, skip
+        self._weighting = weights
         self._batch_tokens = batch_tokens
         self._lock = threading.Lock()
 
     @cached_property
     def _rotation(self) -> Rotation | None:
         place = self._rotation_path
-        if place is None and self._packaged and SHIPPED.is_file():
+        if place is None and self._packaged:
             place = SHIPPED
         if place is None or str(place) == "none":
             if self._dim is not None:
                 raise ConfigError("dim needs a rotation: make one with encoders/rotation.py")
             return None
-        return Rotation.read(Path(place).expanduser()).keep(self._dim)
+        return Rotation.read(Path(place).expanduser()).keep(self._dim or DIM)
 
     @property
     def dim(self) -> int:
@@ -119,24 +131,39 @@ class LateMiniLM:
         return self._encode(as_texts(self.texts._prompts[1], inputs), self._silent, progress)
 
     def encode_queries(self, queries: Sequence[Input]) -> MultiVectors:
-        """Encode queries; every token asks."""
-        nothing = np.zeros(len(self._silent), dtype=np.bool_)
-        return self._encode(as_texts(self.texts._prompts[0], queries), nothing, None)
+        """Encode queries, of any length; a vector's length is its weight."""
+        texts = as_texts(self.texts._prompts[0], queries)
+        found = self._encode(texts, self._silent, None)
+        if self._weighting == "even":
+            return found
+        ids = [i for some in self.texts._pieces.ids(texts) for i in some]
+        weights = self._weights[[i for i in ids if not self._silent[i]]]
+        return MultiVectors(found.vectors * weights[:, None], found.offsets)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        """(vocabulary,) float32: each token's weight in a query."""
+        words = self.texts._pieces.vocabulary
+        # in front stand signs and single letters
+        first = words.index("the") if "the" in words else 0
+        ranks = np.maximum(np.arange(len(words)) - first, 0) + _HEAD
+        return np.asarray((np.log(ranks) / np.log(ranks[-1])) ** 2, dtype=np.float32)
 
     def spans(self, text: str) -> NDArray[np.int32]:
         """Return (t, 2) int32: [start, end) in code points of what each stored vector stands for.
 
         text: as it is given to `encode`.
         """
-        prompt = self.texts._prompts[1]
-        ids = self.texts._pieces.ids([prompt + text])[0]
-        spans = self.texts.token_spans(prompt + text)[: len(ids)] - len(prompt)
-        return spans[~self._silent[ids]].clip(min=0)
+        return self._kept_spans(self.texts._prompts[1], text)
 
     def query_spans(self, text: str) -> NDArray[np.int32]:
         """Return (t, 2) int32: what each vector of a query stands for."""
-        prompt = self.texts._prompts[0]
-        return (self.texts.token_spans(prompt + text) - len(prompt)).clip(min=0)
+        return self._kept_spans(self.texts._prompts[0], text)
+
+    def _kept_spans(self, prompt: str, text: str) -> NDArray[np.int32]:
+        ids = self.texts._pieces.ids([prompt + text])[0]
+        spans = self.texts.token_spans(prompt + text)[: len(ids)] - np.int32(len(prompt))
+        return spans[~self._silent[ids]].clip(min=0)
 
     def token_spans(self, text: str) -> NDArray[np.int32]:
         """Return (t, 2) int32: [start, end) of every token, as MiniLM reads the text."""
@@ -213,12 +240,16 @@ class LateMiniLM:
         states = bert.hidden([[start, *windows[row], end] for row in rows]).cpu().numpy()
         # the special tokens stand for the whole text and match everything
         mask = np.concatenate([[False, *kept[row].tolist(), False] for row in rows]).astype(bool)
-        vectors = states[mask]
+        vectors = _unit(states[mask])
         if self._rotation is not None:
-            vectors = self._rotation.turn(vectors)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
+            vectors = _unit(self._rotation.turn(vectors))
         at = 0
         for row in rows:
             n = int(places[row + 1] - places[row])
             out[places[row] : places[row + 1]] = vectors[at : at + n]
             at += n
+
+
+def _unit(vectors: Floats) -> Floats:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / lengths.clip(min=1e-12), dtype=np.float32)

@@ -76,12 +76,12 @@ class Rotation:
         return Rotation(self.centre, np.ascontiguousarray(self.matrix[:, :dim]))
 
     def turn(self, states: Floats) -> Floats:
-        """Return (t, k) float32. states: (t, d) float32."""
+        """Return (t, k) float32. states: (t, d) float32, L2-normalised."""
         return np.asarray((states - self.centre) @ self.matrix, dtype=np.float32)
 
 
 def learn(states: Floats) -> Rotation:
-    """Learn from token states (t, d) float32: their mean, and their principal components."""
+    """Learn the mean and the principal components of token states (t, d), L2-normalised."""
     centre = states.mean(0, dtype=np.float64)
     spread = np.cov(states, rowvar=False)
     _, columns = np.linalg.eigh(spread)
@@ -89,3 +89,32 @@ def learn(states: Floats) -> Rotation:
     # the sign of an eigenvector is free: fix it, so that a second run gives the same file
     turned *= np.sign(turned[np.abs(turned).argmax(0), np.arange(turned.shape[1])])
     return Rotation(centre.astype(np.float32), turned)
+
+
+def vocabulary_texts(words: list[str], *, n: int = 1000, length: int = 24) -> list[str]:
+    """Return n texts of words drawn from a vocabulary by Zipf's law, always the same ones.
+
+    words: the token of each id; a vocabulary lists them by falling frequency.
+    """
+    whole = [word for word in words if word.isascii() and word.isalpha() and word.islower()]
+    chances = 1 / (np.arange(len(whole)) + 10.0)
+    random = np.random.default_rng(0)
+    drawn = random.choice(len(whole), size=(n, length), p=chances / chances.sum())
+    return [" ".join(whole[i] for i in row) for row in drawn.tolist()]
+
+
+def main(path: str) -> None:
+    """Make the rotation of the packaged model: of texts drawn from its own vocabulary."""
+    from foveate.encoders.minilm import MiniLM
+
+    texts = MiniLM(device="cpu", dtype="fp32")
+    plain = texts.late(rotation="none")
+    found = plain.encode(vocabulary_texts(texts._pieces.vocabulary))
+    facts = {"model": texts.tower, "texts": "1000 of 24 words, drawn from the vocabulary by rank"}
+    learn(found.vectors).write(Path(path), facts)
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1])

@@ -4,7 +4,7 @@ import torch
 
 from foveate.encoders.late import LateMiniLM
 from foveate.encoders.minilm import MiniLM
-from foveate.encoders.rotation import Rotation, learn
+from foveate.encoders.rotation import Rotation, learn, vocabulary_texts
 from foveate.pipeline.errors import ConfigError, ModelError, ShapeError
 from foveate.pipeline.testing import TEXTS
 
@@ -70,6 +70,39 @@ def test_spans_name_what_each_vector_stands_for(minilm):
     assert len(late.query_spans(text)) == len(late.encode_queries([text])[0])
 
 
+def test_rare_words_of_a_query_weigh_more_and_signs_nothing(minilm):
+    late = minilm.late()
+    asked = late.encode_queries(["the algorithm, of cells?", "?!"])
+    weights = np.linalg.norm(asked.vectors, axis=1)
+    assert asked.offsets.tolist() == [0, 4, 4]
+    assert weights.argsort()[::-1].tolist()[:2] == [1, 3]
+    assert (weights > 0).all()
+    assert weights.max() <= 1
+    even = minilm.late(weights="even").encode_queries(["the algorithm, of cells?"])
+    np.testing.assert_allclose(np.linalg.norm(even.vectors, axis=1), 1, atol=1e-4)
+
+
+def test_the_rotation_that_ships_is_of_this_model(minilm):
+    late = minilm.late()
+    found = late.encode(["a dog on a beach", "share prices fell"])
+    assert found.vectors.shape[1] == late.dim == 256
+    np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-4)
+    # one bit a dimension keeps the neighbours
+    signs = np.sign(found.vectors) / 16
+    near = (found.vectors @ found.vectors.T)[np.triu_indices(len(signs), 1)]
+    kept = (signs @ signs.T)[np.triu_indices(len(signs), 1)]
+    assert np.corrcoef(near, kept)[0, 1] > 0.95
+
+
+def test_texts_from_a_vocabulary_are_always_the_same():
+    words = ["[CLS]", "!", *(f"w{c}".replace("w", "") * 3 for c in "abcdefgh"), "##ing"]
+    first = vocabulary_texts(words, n=3, length=5)
+    assert first == vocabulary_texts(words, n=3, length=5)
+    assert len(first) == 3
+    assert all(len(text.split()) == 5 for text in first)
+    assert "##ing" not in " ".join(first)
+
+
 def test_a_rotation_keeps_cosines_of_centred_states(minilm, plain):
     some = plain.encode([t for t in TEXTS if t.strip()] * 2).vectors
     turn = learn(some)
@@ -88,6 +121,8 @@ def test_a_rotation_keeps_cosines_of_centred_states(minilm, plain):
 
 def test_a_rotation_is_read_from_a_file_and_stands_in_the_tower(minilm, plain, tmp_path):
     turn = learn(plain.encode(TEXTS).vectors)
+    with pytest.raises(ConfigError, match="needs a rotation"):
+        minilm.late(rotation="none", dim=8).encode(["x"])
     turn.write(tmp_path / "r.safetensors", {"corpus": "a test"})
     late = minilm.late(rotation=tmp_path / "r.safetensors", dim=32)
     found = late.encode(["a dog on a beach"])
@@ -104,5 +139,9 @@ def test_a_rotation_is_read_from_a_file_and_stands_in_the_tower(minilm, plain, t
 def test_what_cannot_be_is_said(minilm):
     with pytest.raises(ConfigError, match="punctuation"):
         LateMiniLM(skip="verbs")
+    with pytest.raises(ConfigError, match="rank"):
+        LateMiniLM(weights="heavy")
+    with pytest.raises(ConfigError, match="onebit"):
+        LateMiniLM(code="zip")
     with pytest.raises(ShapeError, match="text"):
         minilm.late(rotation="none").encode([3])
