@@ -22,6 +22,7 @@ from foveate.pipeline.errors import ConfigError, ModelError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from PIL.Image import Image
     from torch import Tensor
 
     from foveate.pipeline.protocols import Input
@@ -206,6 +207,46 @@ class OpenCLIP:
             model.encode_image, torch.stack([transform(picture) for picture in pictures])
         )
 
+    def encode_regions(self, image: Image) -> tuple[Floats, Floats]:
+        """Encode the patches of a picture, so that a hit can say where.
+
+        Each patch goes through the model's own pooling and projection as if it were the whole.
+
+        Returns:
+            vectors (c, d) float32, L2-normalised; boxes (c, 4) float32: x0 y0 x1 y1 of each patch,
+            0..1 of the picture, origin top left. What the transform cuts off has no patch.
+
+        Raises:
+            ModelError: if the model's image tower has no patches.
+        """
+        model, transform, _ = self._loaded
+        tower = model.visual
+        patched = getattr(tower, "trunk", tower)
+        if not hasattr(patched, "patch_embed") and not hasattr(patched, "patch_size"):
+            raise ModelError(f"the image tower of {self._name!r} has no patches to look at")
+        grid: list[int] = []
+
+        def run(pixels: Tensor) -> Tensor:
+            seen = tower.forward_intermediates(
+                pixels,
+                indices=1,
+                intermediates_only=True,
+                normalize_intermediates=patched is not tower,
+            )["image_intermediates"][-1]
+            grid.extend(seen.shape[2:])
+            # enough copies that none is lost where the pooling leaves out class tokens
+            n_copies = 1 + int(getattr(patched, "num_prefix_tokens", 1))
+            alone = seen[0].flatten(1).T[:, None].expand(-1, n_copies, -1)
+            if patched is not tower:
+                return tower.head(patched.forward_head(alone))  # type: ignore[no-any-return]
+            pooled = tower._pool(alone)[0]
+            return pooled if tower.proj is None else pooled @ tower.proj
+
+        vectors = self._compute(run, transform(image)[None])
+        boxes = _boxes(image, grid[0], grid[1], model.visual.preprocess_cfg["resize_mode"])
+        inside = (boxes[:, 0] < boxes[:, 2]) & (boxes[:, 1] < boxes[:, 3])
+        return vectors[inside], boxes[inside]
+
     def _compute(self, run: Callable[..., Tensor], batch: Tensor) -> Floats:
         import torch
 
@@ -233,6 +274,23 @@ class OpenCLIP:
         if self._pieces is not None:
             return self._pieces.spans(text)
         return byte_pair_spans(self._loaded[2], text)
+
+
+def _boxes(image: Image, n_rows: int, n_columns: int, resize_mode: str) -> Floats:
+    """Return (n_rows * n_columns, 4) float32: the patches' boxes, as parts of the picture.
+
+    'shortest' shows the middle square, 'longest' pads to a square, 'squash' shows all.
+    """
+    width, height = image.size
+    shown = {"shortest": min(width, height), "longest": max(width, height)}.get(resize_mode)
+    edges = []
+    for n_cells, length in ((n_columns, width), (n_rows, height)):
+        part = 1.0 if shown is None else shown / length
+        edges.append(((1 - part) / 2 + part * np.linspace(0, 1, n_cells + 1)).clip(0, 1))
+    x, y = edges
+    down, across = np.divmod(np.arange(n_rows * n_columns), n_columns)
+    boxes = np.stack([x[across], y[down], x[across + 1], y[down + 1]], axis=1)
+    return boxes.astype(np.float32)
 
 
 def _hub_tag(weights: str, architecture: str) -> str | None:
