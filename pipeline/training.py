@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +44,26 @@ class TowerOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prepared:
-    """Examples ready to train on. vectors: stored ones, of passages that stay as they are."""
+    """Examples ready to train on. vectors: (n, d) of the corpus by the untrained tower."""
 
     kept: list[Example]
     held: list[Example]
     known: Relevance
     corpus: Sequence[Any]
-    vectors: Mapping[str, Any]
+    vectors: Floats | None
     n_filtered: int = 0
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """{key of a document: its untrained vector}, as the trainer takes it."""
+        import torch
+
+        from foveate.encoders.train.data import key_of
+
+        if self.vectors is None:
+            return {}
+        rows = torch.from_numpy(self.vectors)
+        return {key_of(text): row for text, row in zip(self.corpus, rows, strict=True)}
 
 
 def train(
@@ -130,10 +142,14 @@ def _train_texts(
     start = _start(settings, encoder)
     tower = TextTower(start, seed=options.seed, **dataclasses.asdict(shape))
     ready = prepare(found, start, index, settings, place / WORK, say)
+    if shape.fit == "head" and ready.vectors is not None:
+        tower.remember(list(ready.corpus), ready.vectors, "passage")
+    # vectors that only a head changes are cheap: the whole corpus is ranked
+    size = len(ready.corpus) if shape.fit == "head" else 1000
     # nothing is known to be relevant in texts without pairs, so nothing can be judged
     judge = None
     if ready.held and not found.is_unlabelled:
-        judge = Judge(ready.held, ready.known, ready.corpus, stored=ready.vectors)
+        judge = Judge(ready.held, ready.known, ready.corpus, stored=ready.stored, size=size)
     trainer = Trainer(
         tower,
         ready.kept,
@@ -141,7 +157,7 @@ def _train_texts(
         place / WORK,
         known=ready.known,
         judge=judge,
-        stored=ready.vectors,
+        stored=ready.stored if tower.frozen_roles else None,
         tell=say,
     )
     outcome = trainer.run(resume=resume)
@@ -178,17 +194,16 @@ def prepare(
 ) -> Prepared:
     """Hold out queries and mine negatives; kept in `work`, so that a resumed run does not again."""
     from foveate.encoders.minilm import MiniLM
-    from foveate.encoders.train.data import Relevance, key_of, split
+    from foveate.encoders.train.data import Relevance, split
     from foveate.encoders.train.mining import Mining, mine
     from foveate.encoders.train.options import TrainOptions
 
     options = configuration.make(TrainOptions, settings.table("train"), "train")
     mining = configuration.make(Mining, settings.table("train.mining"), "train.mining")
     known = Relevance.of(found.examples)
-    frozen = settings.get("train.tower.sides") == "query"
     if found.is_unlabelled or not mining.n:
         kept, held = split(found.examples, options.held_out, seed=options.seed)
-        return Prepared(kept, held, known, found.corpus, {})
+        return Prepared(kept, held, known, found.corpus, None)
     base = MiniLM(start, dtype=str(settings.get("train.tower.dtype", "auto")))
     corpus, vectors = documents(found, base, index, say)
     mined = _kept_from(work, found, mining)
@@ -205,12 +220,7 @@ def prepare(
         mined = (result.examples, result.n_filtered)
         _keep(work, found, mining, *mined)
     kept, held = split(mined[0], options.held_out, seed=options.seed)
-    stored: dict[str, Any] = {}
-    if frozen:
-        import torch
-
-        stored = {key_of(d): torch.from_numpy(v) for d, v in zip(corpus, vectors, strict=True)}
-    return Prepared(kept, held, known, corpus, stored, mined[1])
+    return Prepared(kept, held, known, corpus, vectors, mined[1])
 
 
 def documents(

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from foveate.encoders.train.trainable import Role
+    from foveate.pipeline.types import Floats
 
 FITS = ("full", "layers", "lora", "head", "prompts", "bridge")
 SIDES = ("both", "query")
 WEIGHTS, PROMPTS = "model.safetensors", "prompts.safetensors"
+_FROZEN_TEXTS = 16
 _COPIED = (
     "config.json",
     "tokenizer.json",
@@ -47,13 +49,14 @@ class TextTower:
 
     path: a model folder; None is all-MiniLM-L6-v2 from its package. fit: 'full' every tensor;
     'layers' all but the embedding tables; 'lora' a product of two thin matrices beside every
-    linear layer (Hu et al. 2021, arXiv:2106.09685), merged when saved; 'head' one linear map
-    behind the frozen tower, starting as the identity; 'prompts' a learned prefix of keys and
-    values in every layer, the tower frozen (PromCSE, arXiv:2203.06875); 'bridge' a table by which
-    a query's words weight its directions (`encoders.bridge`), the tower frozen. sides: 'query'
-    leaves passages as they are, so that an index built with the untrained tower stays valid.
-    rank: of 'lora'. n_prompts: positions of 'prompts'. dropout: while training, of embeddings and
-    of each sublayer's output. window_tokens: texts are cut there.
+    linear layer (Hu et al. 2021, arXiv:2106.09685), merged when saved; 'head' what is added to
+    the identity in one linear map behind the frozen tower, whose vectors are computed once;
+    'prompts' a learned prefix of keys and values in every layer, the tower frozen (PromCSE,
+    arXiv:2203.06875); 'bridge' a table by which a query's words weight its directions
+    (`encoders.bridge`), the tower frozen. sides: 'query' leaves passages as they are, so that an
+    index built with the untrained tower stays valid. rank: of 'lora'. n_prompts: positions of
+    'prompts'. dropout: while training, of embeddings and of each sublayer's output; of the
+    tower's vector before a 'head'. window_tokens: texts are cut there.
     """
 
     use = "minilm"
@@ -92,6 +95,7 @@ class TextTower:
         self._fit, self._sides, self._rank, self._n_prompts = fit, sides, rank, n_prompts
         self._dropout, self._training = dropout, False
         self._prefix = ""
+        self._known: dict[str, Tensor] = {}
         weights = self._read()
         self._plain = Network(dict(weights), {}, self._shape, bf16=bf16)
         self._fitted = self._choose(weights, torch.Generator().manual_seed(seed))
@@ -143,7 +147,8 @@ class TextTower:
         found: dict[str, Tensor] = {}
         layers = range(self._shape.n_layers)
         if self._fit == "head":
-            found["head.weight"] = torch.eye(self.dim)
+            # from zero, so that weight decay draws towards what the tower was
+            found["head.change"] = torch.zeros(self.dim, self.dim)
         elif self._fit == "bridge":
             found[bridge.KEY] = torch.zeros(
                 len(weights["embeddings.word_embeddings.weight"]), self.dim
@@ -180,24 +185,48 @@ class TextTower:
         if not len(inputs):
             return torch.zeros(0, self.dim, device=self._device)
         texts = as_texts(self._prompts[role], inputs)
-        limit = self._window - 2
-        start, end = self._pieces.start, self._pieces.end
-        words = self._pieces.ids(texts, limit)
-        sequences = [[start, *ids, end] for ids in words]
-        order = sorted(range(len(sequences)), key=lambda row: len(sequences[row]))
+        if self._fit == "head":
+            return self._behind_head(texts, role)
         net = self._plain if role in self.frozen_roles else self._net
         if self._training and net is self._net:
             net = dataclasses.replace(net, dropout=self._dropout)
-        states = net.hidden([sequences[row] for row in order])
-        vectors = torch.cat([pool(state[None], self._pooling) for state in states])
-        if "head.weight" in net.extra:
-            vectors = F.normalize(vectors, dim=1) @ net.extra["head.weight"].T
-        back = torch.empty(len(order), dtype=torch.long)
-        back[torch.tensor(order)] = torch.arange(len(order))
-        vectors = F.normalize(vectors.float(), dim=1)[back]
+        vectors = self._run(net, texts)
         if role == "query" and bridge.KEY in net.extra:
+            words = self._pieces.ids(texts, self._window - 2)
             return bridge.modulate(vectors, words, net.extra[bridge.KEY])
         return vectors
+
+    def remember(self, inputs: Sequence[str], vectors: Floats, role: Role) -> None:
+        """Take vectors (n, d) of the untrained tower that are known, for a head to stand behind."""
+        texts = as_texts(self._prompts[role], inputs)
+        rows = torch.from_numpy(vectors).to(self._device, torch.float32)
+        self._known.update(zip(texts, rows, strict=True))
+
+    def _behind_head(self, texts: list[str], role: Role) -> Tensor:
+        """Return the frozen tower's vectors, each computed once, through the head."""
+        fresh = list(dict.fromkeys(text for text in texts if text not in self._known))
+        with torch.no_grad():
+            for first in range(0, len(fresh), _FROZEN_TEXTS):
+                some = fresh[first : first + _FROZEN_TEXTS]
+                self._known.update(zip(some, self._run(self._plain, some), strict=True))
+        vectors = torch.stack([self._known[text] for text in texts])
+        if role in self.frozen_roles:
+            return vectors
+        if self._training:
+            vectors = F.dropout(vectors, self._dropout)
+        return F.normalize(vectors + vectors @ self._fitted["head.change"].T, dim=1)
+
+    def _run(self, net: Network, texts: list[str]) -> Tensor:
+        """Return the pooled states (n, d) of texts, L2-normalised."""
+        limit = self._window - 2
+        start, end = self._pieces.start, self._pieces.end
+        sequences = [[start, *ids, end] for ids in self._pieces.ids(texts, limit)]
+        order = sorted(range(len(sequences)), key=lambda row: len(sequences[row]))
+        states = net.hidden([sequences[row] for row in order])
+        vectors = torch.cat([pool(state[None], self._pooling) for state in states])
+        back = torch.empty(len(order), dtype=torch.long)
+        back[torch.tensor(order)] = torch.arange(len(order))
+        return F.normalize(vectors.float(), dim=1)[back]
 
     def save(self, folder: Path, card: Mapping[str, Any]) -> None:
         """Write a folder in sentence-transformers' layout, what was fitted merged in.
@@ -237,9 +266,10 @@ class TextTower:
         pooling_place = folder / "1_Pooling" / "config.json"
         _write(pooling_place, {"word_embedding_dimension": self.dim, **pooling})
         kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
-        if "head.weight" in net.extra:
+        change = net.extra.get("head.change")
+        if change is not None:
             kinds += [("2_Normalize", "Normalize"), (HEAD, "Dense")]
-            _save_head(folder / HEAD, net.extra["head.weight"])
+            _save_head(folder / HEAD, torch.eye(self.dim) + _plain(change))
         kinds.append((f"{len(kinds)}_Normalize", "Normalize"))
         modules = [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
