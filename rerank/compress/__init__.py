@@ -1,4 +1,5 @@
 REGISTRY: dict[str, str] = {
+    "clauses": "foveate.rerank.compress.clausal:Clausal",
     "extractive": "foveate.rerank.compress.extractive:Extractive",
     "attention": "foveate.rerank.compress.attended:Attended",
     "cafe": "foveate.rerank.compress.cafe:Cafe",

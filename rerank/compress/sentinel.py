@@ -26,12 +26,15 @@ from foveate.rerank.compress import packing, units
 from foveate.rerank.compress.attended import by_score, over
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from foveate.pipeline.protocols import Resources
     from foveate.pipeline.types import Floats
     from foveate.rerank.compress.units import Unit
 
 SHIPPED = "sentinel.json"
 WINDOW_TOKENS = 1024
+RIDGE = 0.003  # a question, on standardised features
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +52,11 @@ class Probe:
         x = np.clip((features - self.mean) / self.deviation, -5, 5)
         found: Floats = (1 / (1 + np.exp(-(x @ self.weights + self.bias)))).astype(np.float32)
         return found
+
+    def as_dict(self) -> dict[str, Any]:
+        arrays = {n: getattr(self, n) for n in ("mean", "deviation", "weights")}
+        listed = {n: [round(float(x), 5) for x in array] for n, array in arrays.items()}
+        return {"reader": self.reader, "bias": round(self.bias, 5), **listed}
 
 
 class Sentinel:
@@ -152,7 +160,40 @@ def load(path: str | os.PathLike[str] | None = None) -> Probe:
         place = Path(path).expanduser()
     try:
         table = json.loads(place.read_text(encoding="utf-8"))
-        arrays = [np.asarray(table[n], np.float32) for n in ("mean", "deviation", "weights")]
-        return Probe(str(table["reader"]), *arrays, float(table["bias"]))
+        mean, deviation, weights = (
+            np.asarray(table[n], np.float32) for n in ("mean", "deviation", "weights")
+        )
+        return Probe(str(table["reader"]), mean, deviation, weights, float(table["bias"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"cannot read the probe {str(place)!r}: {error}") from error
+
+
+def fit(reader: str, features: Sequence[Floats], labels: Sequence[NDArray[np.bool_]]) -> Probe:
+    """Fit a probe to questions, each with features (n, heads) and labels (n,) of its sentences.
+
+    Ridge logistic regression by Newton's method; right and wrong sentences of a question weigh
+    the same, as in the paper's balanced pairs.
+    """
+    x = np.concatenate(features).astype(np.float64)
+    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-3
+    x = np.clip((x - mean) / deviation, -5, 5)
+    x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    y = np.concatenate(labels).astype(np.float64)
+    weight = np.concatenate(
+        [np.where(row, 0.5 / max(1, row.sum()), 0.5 / max(1, (~row).sum())) for row in labels]
+    )
+    ridge = np.full(x.shape[1], RIDGE * len(labels))
+    ridge[-1] = 1e-6
+    w = np.zeros(x.shape[1])
+    for _ in range(25):
+        p = 1 / (1 + np.exp(-(x @ w)))
+        slope = x.T @ (weight * (p - y)) + ridge * w
+        bend = (x * (weight * p * (1 - p))[:, None]).T @ x + np.diag(ridge)
+        step = np.linalg.solve(bend, slope)
+        w -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    found = w.astype(np.float32)
+    return Probe(
+        reader, mean.astype(np.float32), deviation.astype(np.float32), found[:-1], float(found[-1])
+    )
