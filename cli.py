@@ -30,6 +30,7 @@ from foveate.pipeline.commands.common import (
     require,
     with_types,
 )
+from foveate.pipeline.commands.fit import fit
 from foveate.pipeline.commands.printing import (
     folder_bytes,
     print_models,
@@ -460,6 +461,7 @@ def hush() -> None:
 
 app.command()(show)
 app.command()(serve)
+app.command()(fit)
 app.command("eval")(evaluate)
 app.command("bench")(bench)
 app.command()(train)
