@@ -97,6 +97,7 @@ def evaluate(
     found = load_all(names, split, sample)
     with planned(cache, k=k, n_answers=answers, fresh=fresh) as plan:
         results = run_all(found, chosen, plan)
+        typer.echo(report.spent(results), err=True)
         findings: list[dict[str, Any]] = []
         if diagnose:
             from foveate.pipeline.evaluate.diagnose import diagnose as probe

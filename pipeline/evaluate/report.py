@@ -154,6 +154,14 @@ def answer_s(result: Result) -> str:
 TIMES = {"ms/query": query_ms, "ms/compress": compress_ms, "s/answer": answer_s}
 
 
+def spent(results: Sequence[Result]) -> str:
+    """Say what all results took, those kept from before as they took then."""
+    # both directions of a picture set share one run
+    pairs = {(r["times"]["total_s"], r["times"].get("cpu_s", 0.0)) for r in results}
+    wall, cpu = (sum(pair[i] for pair in pairs) / 60 for i in (0, 1))
+    return f"{len(results)} results took {wall:.1f} min, {cpu:.1f} min of processor time"
+
+
 def print_tables(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> None:
     """Print the tables to standard output; in a pipe they are as wide as they need to be."""
     import sys
