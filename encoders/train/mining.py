@@ -75,7 +75,7 @@ def mine(
         own = rows.get(key_of(example.positive))
         chosen: list[int] = []
         for row, score in zip(ranked[number].tolist(), scores[number].tolist(), strict=True):
-            if known.has(example.query, corpus[row]):
+            if known.has(example.query, corpus[row]) or is_part(corpus[row], example.positive):
                 continue
             if own is not None and _is_false(vectors, row, own, score, asked[number], mining):
                 n_filtered += 1
@@ -87,6 +87,14 @@ def mine(
         negatives = tuple(corpus[chosen[i]] for i in picked.tolist())
         found.append(dataclasses.replace(example, negatives=(*example.negatives, *negatives)))
     return Mined(found, n_filtered)
+
+
+def is_part(candidate: Any, positive: Any) -> bool:
+    """Tell whether a passage is a piece of the positive: its text below its line of context."""
+    if not (isinstance(candidate, str) and isinstance(positive, str)):
+        return False
+    head, _, body = candidate.partition("\n")
+    return (body or head).strip() in positive
 
 
 def _is_false(
