@@ -41,10 +41,17 @@ NAMED = re.compile(
 PHRASE = re.compile(
     r"\b(?:the|a|an)\s+(?:[a-z][\w-]*\s+){0,3}?[a-z][\w-]*(?=\s*[?.!]*$|\s+(?:of|in)\b)"
 )
+# "do lemons keep in", "does the main valve open": the subject, and the verb as its last word
+ACTING = re.compile(
+    r"\b(?:do|does|did|can|could|will|would|should)\s+(?:(?P<article>the|a|an|my|our)\s+)?"
+    r"(?P<rest>[a-z][\w' -]*?)"
+    r"(?=\s+(?:in|on|at|for|of|to|from|with|by|when|if|than|into|as)\b|\s*[?.!]|$)"
+)
 ASKING_WORDS = (
     "Who What When Where Why Which How Whose Whom Is Are Was Were Do Does Did Has Have Had Can "
     "Could Will Would Should Name List Tell Give Show Explain Describe In On At And But The A An"
 )
+DATED = re.compile(rf"(?:mon|tues|wednes|thurs|fri|satur|sun)days?|{terms.MONTH}", re.IGNORECASE)
 ASKING = frozenset(ASKING_WORDS.split())
 INSTRUCTIONS = (
     "You rewrite the last question of a conversation so that it can be understood alone. Replace "
@@ -187,10 +194,15 @@ def topic_of(turns: Sequence[Turn], *, person: bool) -> str:
 
 
 def topic_in(question: str) -> str:
-    """Return the longest name of a question, else its last noun phrase, else ''."""
+    """Return the longest name of a question, else its subject or last noun phrase, else ''."""
     named = names_in(question)
     if named:
         return max(named, key=len)
+    acting = ACTING.search(question)
+    words = acting["rest"].split() if acting else []
+    if acting and len(words) > 1 and words[0] not in terms.STOP:
+        # without an article there is no telling where the subject ends
+        return " ".join([acting["article"], *words[:-1]] if acting["article"] else words[:1])
     phrases = PHRASE.findall(question)
     return phrases[-1].strip() if phrases else ""
 
@@ -204,7 +216,7 @@ def names_in(question: str) -> list[str]:
         while words and words[0] in ASKING and not (words[0] == "The" and len(words) > 1):
             words = words[1:]
         name = " ".join(words)
-        if any(w[:1].isupper() and w not in ASKING for w in words):
+        if any(w[:1].isupper() and w not in ASKING and not DATED.fullmatch(w) for w in words):
             found.append(name)
     return found
 

@@ -19,6 +19,8 @@ def turn(question, answer="", answered=True):
 
 BRIDGE = turn("When was the Norwood bridge built?", "It was built in 1887.")
 KEEPER = turn("Who keeps the Norwood lighthouse?", "The keeper is Mary Ellen Carter. [1]")
+LEMONS = turn("How long do lemons keep in the refrigerator?", "Four weeks.")
+SHOP = turn("When does the old shop open on Sundays?", "At nine.")
 VALVE = turn("What opens the main valve?", "A lever.")
 
 
@@ -33,6 +35,9 @@ VALVE = turn("What opens the main valve?", "A lever.")
         ([BRIDGE, KEEPER], "When was she born?", "When was Mary Ellen Carter born?"),
         ([VALVE], "How hot is it?", "How hot is the main valve?"),
         ([VALVE], "What about the second pump?", "What opens the second pump?"),
+        ([LEMONS], "And limes?", "How long do limes keep in the refrigerator?"),
+        ([LEMONS], "How big are they?", "How big are lemons?"),
+        ([SHOP], "Who owns it?", "Who owns the old shop?"),
         ([BRIDGE], "Why?", "Why (the Norwood bridge)?"),
     ],
 )
@@ -199,7 +204,12 @@ def test_a_conversation_on_the_command_line_ends_with_an_empty_line(engine, monk
 def test_the_trace_on_the_command_line_is_one_json_object(engine, monkeypatch):
     got = run(engine, monkeypatch, "When was the Norwood bridge built?", "--trace", "--json")
     trace = json.loads(got.stdout)["trace"]
-    assert [row["stage"] for row in trace["stages"]] == ["search", "evidence", "judge", "contradiction"]
+    assert [row["stage"] for row in trace["stages"]] == [
+        "search",
+        "evidence",
+        "judge",
+        "contradiction",
+    ]
     assert trace["hits"][0]["scores"]
     assert trace["cite"]["alignments"][0]["evidence"][0]["quote"]
     shown = run(engine, monkeypatch, "When was the Norwood bridge built?", "--trace")
