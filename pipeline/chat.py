@@ -200,7 +200,7 @@ def topic_in(question: str) -> str:
         return max(named, key=len)
     acting = ACTING.search(question)
     words = acting["rest"].split() if acting else []
-    if acting and len(words) > 1 and words[0] not in terms.STOP:
+    if acting and len(words) > 1 and (acting["article"] or words[0] not in terms.STOP):
         # without an article there is no telling where the subject ends
         return " ".join([acting["article"], *words[:-1]] if acting["article"] else words[:1])
     phrases = PHRASE.findall(question)
