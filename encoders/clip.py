@@ -238,7 +238,8 @@ class OpenCLIP:
             n_copies = 1 + int(getattr(patched, "num_prefix_tokens", 1))
             alone = seen[0].flatten(1).T[:, None].expand(-1, n_copies, -1)
             if patched is not tower:
-                return tower.head(patched.forward_head(alone))  # type: ignore[no-any-return]
+                pooled: Tensor = tower.head(patched.forward_head(alone))
+                return pooled
             pooled = tower._pool(alone)[0]
             return pooled if tower.proj is None else pooled @ tower.proj
 

@@ -151,7 +151,8 @@ class ConvNet:
                     seen.append(x)
             if blocks:
                 pool = torch.nn.functional.adaptive_avg_pool2d
-                x = torch.cat([x, *(pool(part, x.shape[2:]) for part in seen)], dim=1)
+                cells = (x.shape[2], x.shape[3])
+                x = torch.cat([x, *(pool(part, cells) for part in seen)], dim=1)
         return x
 
 

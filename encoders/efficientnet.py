@@ -211,9 +211,8 @@ class EfficientNetLite:
         # the grids of further sizes are laid on the first one's
         grids = [torch.nn.functional.adaptive_avg_pool2d(p, (n_rows, n_columns)) for p in parts]
         rows = [np.ascontiguousarray(grid.flatten(1).T.numpy()) for grid in grids]
-        vectors = normalise(
-            sum(net.vectors(r[:, :N_FEATURES]) for net, r in zip(nets, rows, strict=True))
-        )
+        of_nets = [net.vectors(r[:, :N_FEATURES]) for net, r in zip(nets, rows, strict=True)]
+        vectors = normalise(np.sum(of_nets, axis=0))
         if self._head is not None:
             vectors = self._head.vectors(np.concatenate(rows, axis=1), vectors)
         pad_x, pad_y = padding(image.width, image.height)

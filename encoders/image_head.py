@@ -87,5 +87,6 @@ class ImageHead:
     def vectors(self, features: Floats, free: Floats) -> Floats:
         """Map features (n, f) and label-free vectors (n, d) to (n, d) float32, L2-normalised."""
         mapped = normalise(features @ self.map + self.offset)
-        known = normalise((free - self.centre) @ self.mix)
-        return normalise(self.share * mapped + (1 - self.share) * known)
+        known = normalise(np.asarray((free - self.centre) @ self.mix, dtype=np.float32))
+        mixed: Floats = self.share * mapped + (1 - self.share) * known
+        return normalise(mixed)
