@@ -39,6 +39,7 @@ from foveate.pipeline.commands.printing import (
     print_table,
     report_record,
 )
+from foveate.pipeline.commands.quality import quality
 from foveate.pipeline.commands.serve import serve
 from foveate.pipeline.commands.show import show, show_picture
 from foveate.pipeline.commands.train import train
@@ -462,6 +463,7 @@ def hush() -> None:
 app.command()(show)
 app.command()(serve)
 app.command()(fit)
+app.command()(quality)
 app.command("eval")(evaluate)
 app.command("bench")(bench)
 app.command()(train)

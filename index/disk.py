@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foveate.index import filters, reading, report, upkeep
+from foveate.index import filters, quality, reading, report, upkeep
 from foveate.index.catalog import (
     FORMAT,
     Catalog,
@@ -25,6 +25,7 @@ from foveate.index.catalog import (
 from foveate.index.lexical import Words, WordsWriter
 from foveate.index.lock import WriterLock
 from foveate.index.neighbours import Plan
+from foveate.index.quality import Skipped
 from foveate.index.records import unpack_words
 from foveate.index.storage import make_folder, sync_folder, writing
 from foveate.index.stores import folder_of
@@ -82,6 +83,7 @@ class DiskIndex:
             options = {**get_meta(db, "options", {}), **options}
         self.plan = Plan.of(options)
         self._views = Views(path, self._catalog, self.towers, self.plan)
+        self.skipped = Skipped(path)
         self._repair()
 
     @classmethod
@@ -188,6 +190,12 @@ class DiskIndex:
         sizes[rows >= 0] = np.diff(found.offsets)
         return MultiVectors(found.vectors, np.concatenate([[0], np.cumsum(sizes)]))
 
+    def passage_ids(self, role: str = "text") -> Ints:
+        """Return (n,) int64, ascending: the passages that have a vector of this role."""
+        snapshot = self._single(role)
+        found: Ints = snapshot.ids if snapshot.alive is None else snapshot.ids[snapshot.alive]
+        return found
+
     def count(self, where: str | filters.Filter | None = None) -> int:
         """Return the number of passages, or of those that a filter lets through."""
         with self._catalog.snapshot() as db:
@@ -255,6 +263,8 @@ class DiskIndex:
         if not np.isfinite(array).all():
             raise ShapeError("expected finite query vectors, got NaN or infinity")
         mask = snapshot.mask(_codes(modalities), self._views.allowed(where))
+        if role == quality.ROLE:
+            mask = self.skipped.apply(snapshot, mask)
         scores, ids = snapshot.search(array, min(k, max(1, snapshot.n)), mask, self.plan)
         if ids.shape[1] < k:
             wide = ((0, 0), (0, k - ids.shape[1]))
