@@ -146,10 +146,11 @@ def answer(
     trace["cite"] = {**trace_cited(cited, evidence), **trace.pop("refused_draft", {})}
 
     with stages.timed("judge"):
-        verdict = judge(evidence, chosen)
+        verdict = judge(evidence, chosen, hits)
     trace["answerable"] = {
         "score": round(verdict.score, 4),
         "threshold": options.threshold,
+        "by": verdict.by,
         **{name: round(value, 4) for name, value in verdict.features.items()},
     }
     if verdict.score < options.threshold or not cited.citations:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from foveate.pipeline import terms
-from foveate.pipeline.evidence import Evidence, Question, Sentence
+from foveate.pipeline.evidence import Evidence, Question, Sentence, title_of
 from foveate.pipeline.ingest.sentences import sentences
 from foveate.pipeline.types import Box, Citation
 
@@ -204,7 +204,7 @@ def compare(
 ) -> dict[str, float]:
     """Compare a claim with a sentence: meaning, words, bearing, and whether only one denies."""
     claimed = terms.terms(text)
-    have = sentence.terms | frozenset(terms.terms(sentence.passage.context))
+    have = sentence.terms | frozenset(terms.terms(title_of(sentence.passage)))
     weight = {t: 0.4 if t in question.weights else 1.0 for t in claimed}
     total = sum(weight.values())
     overlap = sum(w for t, w in weight.items() if t in have) / total if total else 0.0
@@ -231,7 +231,7 @@ def held(sentence: Sentence) -> frozenset[str]:
     return (
         frozenset(terms.words(sentence.text))
         | terms.numbers(sentence.text)
-        | frozenset(w for w in terms.words(sentence.passage.context) if not w[0].isdigit())
+        | frozenset(w for w in terms.words(title_of(sentence.passage)) if not w[0].isdigit())
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from foveate.pipeline import terms
-from foveate.pipeline.evidence import Evidence, Sentence
+from foveate.pipeline.evidence import Evidence, Sentence, title_of
 
 ALIKE = 0.75  # of the words of two sentences, besides what they differ in
 NEAR = 0.75  # cosine of two sentences, where there are vectors
@@ -62,13 +62,15 @@ def difference(
     kind, known = evidence.question.kind, evidence.question.words
     # two passages about different things do not contradict each other
     subjects = (
-        frozenset(terms.words(mine.passage.context)),
-        frozenset(terms.words(other.passage.context)),
+        frozenset(terms.words(title_of(mine.passage))),
+        frozenset(terms.words(title_of(other.passage))),
     )
     apart = (subjects[0] ^ subjects[1]) - known
     pairs = []
     for one, two in ((mine, other), (other, mine)):
-        held = frozenset(terms.words(f"{two.text} {two.passage.context}")) | terms.numbers(two.text)
+        held = frozenset(terms.words(f"{two.text} {title_of(two.passage)}")) | terms.numbers(
+            two.text
+        )
         if kind in ("time", "number"):
             own = terms.numbers(one.text)
         else:

@@ -67,7 +67,7 @@ class Evidence:
     """Every sentence of the hits, scored, in the hits' order.
 
     vectors: (n, d) float32, L2-normalised, row i is sentences[i]; query: (d,) float32; both are
-    None without an encoder. notes: what was left out and why.
+    None without an encoder. space: the encoder's. notes: what was left out and why.
     """
 
     question: Question
@@ -75,6 +75,7 @@ class Evidence:
     vectors: Floats | None
     query: Floats | None
     notes: tuple[str, ...] = ()
+    space: str | None = None
 
     def ranked(self) -> list[int]:
         """Return the sentences' indices, best first."""
@@ -119,13 +120,19 @@ def gather(
         score(asked, s, cosine, around[s.hit], hits[s.hit].score)
         for s, cosine in zip(found, cosines, strict=True)
     )
-    return Evidence(asked, scored, vectors, query, tuple(notes))
+    space = encoder.space if encoder is not None and vectors is not None else None
+    return Evidence(asked, scored, vectors, query, tuple(notes), space)
 
 
 def readable(sentence: Sentence) -> str:
     """Return a sentence behind its title, which says whom a `he` or `it` in it means."""
-    title = " ".join(sentence.passage.context.split())[:TITLE_CHARS]
+    title = " ".join(title_of(sentence.passage).split())[:TITLE_CHARS]
     return f"{title}: {sentence.text}" if title else sentence.text
+
+
+def title_of(passage: Passage) -> str:
+    """Return what a passage is about: its headings, or its source's title where its text has it."""
+    return passage.context or passage.source.title or ""
 
 
 def understand(question: str, hits: Sequence[Hit]) -> Question:
@@ -275,9 +282,9 @@ def link(picked: Sequence[Sentence], sentence: Sentence, asked: Question) -> flo
     """
     if any(s.passage.id == sentence.passage.id for s in picked):
         return 0.0
-    known = asked.words | frozenset().union(*(terms.words(s.passage.context) for s in picked))
+    known = asked.words | frozenset().union(*(terms.words(title_of(s.passage)) for s in picked))
     told = frozenset().union(*(terms.names(s.text) for s in picked)) - known
-    title = [w for w in terms.words(sentence.passage.context) if w not in terms.STOP]
+    title = [w for w in terms.words(title_of(sentence.passage)) if w not in terms.STOP]
     if title:
         return sum(w in told for w in title) / len(title)
     about = terms.names(sentence.text) - known

@@ -4,8 +4,10 @@ python tests/bench/answer_quality.py --sets qa_hotpotqa qa_nq20 --n 60 --mode bo
 
 Contained: a gold answer stands in the answer as whole words, over the questions that are not
 yes/no (those are counted apart). Precision: share of cited passages that are gold; recall: share
-of the gold passages among the hits that are cited. Lengths are in words. Everything was chosen on
-the first 50 questions of hotpot and nq20 in hash order (--tune): those are skipped here.
+of the gold passages among the hits that are cited. Lengths are in words. Sentences
+were chosen on the first 50 questions of hotpot and nq20 in hash order: those are skipped here.
+--tune fits the answerability anew, and prints what is refused of questions that each fit has not
+seen.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import question_sets as sets
 
-from foveate.pipeline import answerable
-from foveate.pipeline.answer import AnswerOptions, answer
+from foveate.pipeline import answerable, terms
+from foveate.pipeline.answer import AnswerOptions, Material, answer
 from foveate.pipeline.evidence import gather, select
 from foveate.pipeline.registry import find
 
 TUNED_ON = 50  # questions of a set
+FOLDS = 5
 
 
 class Remembered:
@@ -89,44 +92,85 @@ def run(cases, encoder, generator, options, *, gold):
     for case in cases:
         hits, texts, golds = sets.hits_of(case, encoder, gold=gold)
         began = time.perf_counter()
-        got = answer(
-            case.question,
-            hits,
-            texts=texts.__getitem__,
-            encoder=encoder,
-            generator=generator,
-            options=options,
+        material = Material(
+            hits=hits, texts=texts.__getitem__, encoder=encoder, generator=generator
         )
+        got = answer(case.question, material, options=options)
         row = measure(case, got, golds)
         rows.append({**row, "id": case.id, "seconds": time.perf_counter() - began})
     return rows
 
 
-def tune(data, names, encoder):
-    """Fit the answerability; print it, and what each half refuses when fitted on the other."""
-    xs, ys, folds = [], [], []
+def tune(data, names, encoder, n):
+    """Fit the answerability of both kinds of question; print it, and what folds refuse.
+
+    Each question is asked of its ten best passages, and of five and of three of them, with the
+    gold ones and without.
+    """
+    rows = []
     for name in names:
-        for case in sets.load(data, name, TUNED_ON):
+        for case in sets.load(data, name, n):
             for gold in (True, False):
-                hits, texts, _ = sets.hits_of(case, encoder, gold=gold)
-                found = gather(case.question, hits, texts=texts.__getitem__, encoder=encoder)
-                chosen = select(found, AnswerOptions().n_sentences)
-                if chosen:
-                    measured = answerable.features(found, chosen)
-                    xs.append(list(measured.values()))
-                    ys.append(gold)
-                    folds.append(case.fold)
-    x, y, fold = np.array(xs), np.array(ys, float), np.array(folds)
-    for f in (0, 1):
-        weights = fit_logistic(x[fold != f], y[fold != f])
-        threshold = best_threshold(chance(weights, x[fold != f]), y[fold != f])
-        refused = chance(weights, x) < threshold
-        absent, present = (refused[(fold == f) & (y == v)].mean() for v in (0, 1))
-        print(f"half {f}: refused {absent:.2f} without gold, {present:.2f} with gold")
-    weights = fit_logistic(x, y)
-    print("INTERCEPT", round(float(weights[0]), 2))
-    print(dict(zip(measured, np.round(weights[1:], 2).tolist(), strict=True)))
-    print("THRESHOLD", round(best_threshold(chance(weights, x), y), 3))
+                hits, texts, golds = sets.hits_of(case, encoder, gold=gold)
+                for k in (10, 5, 3):
+                    some = among(hits, golds, k)
+                    found = gather(case.question, some, texts=texts.__getitem__, encoder=encoder)
+                    chosen = select(found, AnswerOptions().n_sentences)
+                    if chosen:
+                        named = bool(terms.names(case.question))
+                        measured = answerable.features(found, chosen, some)
+                        fold = int(case.id.encode().hex(), 16) % FOLDS
+                        rows.append((name, named, k, gold, fold, measured))
+    for kind in (True, False):
+        fit_kind([row for row in rows if row[1] == kind], rows, "named" if kind else "plain")
+
+
+def among(hits, golds, k):
+    """Return k of the hits in their order, the gold ones among them."""
+    first = sorted(range(len(hits)), key=lambda i: hits[i].passage.source.id not in golds)[:k]
+    return [hits[i] for i in sorted(first)]
+
+
+def fit_kind(asked, rows, label):
+    """Fit on all rows, those of the asked kind counting most; look at folds of the asked ones."""
+    if not asked:
+        return
+    names = list(asked[0][5])
+    x, y, fold, weight = arrays(rows, names, {row[0] for row in asked})
+    xa, ya, fa, _ = arrays(asked, names, ())
+    ten = np.array([row[2] == 10 for row in asked])
+    refused = np.zeros(len(asked), bool)
+    for f in range(FOLDS):
+        weights = fit_logistic(x[fold != f], y[fold != f], weight[fold != f])
+        seen = chance(weights, xa[(fa != f) & ten])
+        limit = best_threshold(seen, ya[(fa != f) & ten])
+        refused[fa == f] = chance(weights, xa[fa == f]) < limit
+    for name in sorted({row[0] for row in asked}):
+        mine = np.array([row[0] == name for row in asked]) & ten
+        absent, present = (refused[mine & (ya == v)].mean() for v in (0, 1))
+        print(f"{label} {name}: refused {absent:.3f} without gold, {present:.3f} with gold")
+    weights = fit_logistic(x, y, weight)
+    limit = best_threshold(chance(weights, xa[ten]), ya[ten])
+    weights[0] -= np.log(limit / (1 - limit))
+    print(label, dict(zip(["", *names], np.round(weights, 2).tolist(), strict=True)))
+
+
+def arrays(rows, names, main):
+    """Return x (n, f), y (n,), fold (n,), weight (n,): sets of the asked kind count five times."""
+    x = np.array([[row[5][name] for name in names] for row in rows])
+    counts = {name: sum(row[0] == name for row in rows) for name in {row[0] for row in rows}}
+    weight = np.array(
+        [
+            (5 if row[0] in main else 1) * (1 if row[2] == 10 else 0.3) / counts[row[0]]
+            for row in rows
+        ]
+    )
+    return (
+        x,
+        np.array([row[3] for row in rows], float),
+        np.array([row[4] for row in rows]),
+        weight / weight.mean(),
+    )
 
 
 def chance(weights, x):
@@ -134,23 +178,29 @@ def chance(weights, x):
     return 1 / (1 + np.exp(-(weights[0] + x @ weights[1:])))
 
 
-def fit_logistic(x, y, ridge=0.1, steps=100):
-    """Fit a ridge logistic regression by Newton steps. Returns (1 + f,): intercept first."""
-    a = np.hstack([np.ones((len(x), 1)), x])
+def fit_logistic(x, y, weight, ridge=10.0, steps=100):
+    """Fit a ridge logistic regression of standardised features by Newton steps.
+
+    Returns (1 + f,): of the features as they are, the intercept first.
+    """
+    mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
+    a = np.hstack([np.ones((len(x), 1)), (x - mean) / spread])
     w = np.zeros(a.shape[1])
     penalty = np.diag([0.0] + [ridge] * x.shape[1])
     for _ in range(steps):
         p = 1 / (1 + np.exp(-a @ w))
         step = np.linalg.solve(
-            (a * (p * (1 - p))[:, None]).T @ a + penalty, a.T @ (p - y) + penalty @ w
+            (a * (weight * p * (1 - p))[:, None]).T @ a + penalty,
+            a.T @ (weight * (p - y)) + penalty @ w,
         )
         w -= step
         if np.abs(step).max() < 1e-8:
             break
-    return w
+    slopes = w[1:] / spread
+    return np.concatenate([[w[0] - slopes @ mean], slopes])
 
 
-def best_threshold(chances, y, most=0.13):
+def best_threshold(chances, y, most=0.11):
     """Return the highest threshold that refuses at most a share of the answerable questions."""
     return float(np.quantile(chances[y == 1], most))
 
@@ -167,6 +217,8 @@ def parse(argv=None):
     parser.add_argument("--sentences", type=int, default=AnswerOptions().n_sentences)
     parser.add_argument("--budget-tokens", type=int, default=AnswerOptions().budget_tokens)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--decoding", default="greedy", help="way of decoding, of the reader")
+    parser.add_argument("--contrast", action="store_true", help="relevant passages explained first")
     parser.add_argument("--tune", action="store_true", help="fit the answerability and stop")
     parser.add_argument("--json", help="write every row to this file")
     return parser.parse_args(argv)
@@ -179,10 +231,12 @@ def main(argv=None):
         raise SystemExit("no evaluation data: set FOVEATE_EVAL_DATA or --data")
     encoder = Remembered(find("encoder", "minilm")(threads=args.threads))
     if args.tune:
-        tune(data, args.sets, encoder)
+        tune(data, args.sets, encoder, args.n)
         return
     modes = ["extractive", "generated"] if args.mode == "both" else [args.mode]
-    generator = find("generator", "transformers")() if "generated" in modes else None
+    generator = None
+    if "generated" in modes:
+        generator = find("generator", "transformers")(decoding=args.decoding)
     table, kept = [], []
     for name in args.sets:
         cases = sets.load(data, name, args.n, args.skip)
@@ -193,6 +247,8 @@ def main(argv=None):
                 n_sentences=args.sentences,
                 budget_tokens=args.budget_tokens,
                 threshold=threshold,
+                contrast=args.contrast,
+                max_tokens=160 if args.contrast else AnswerOptions().max_tokens,
             )
             for gold in (True, False) if args.no_gold else (True,):
                 rows = run(cases, encoder, generator, options, gold=gold)
