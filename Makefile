@@ -20,7 +20,7 @@ MODELS = $(VENV)/.stamp-models
 export PYTHONSAFEPATH = 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test test-fast test-slow lint types bench wheel clean
+.PHONY: demo test test-fast test-slow lint types bench reference wheel clean
 
 demo: $(CORE) $(MODELS)
 	$(BIN)/foveate demo
@@ -47,6 +47,13 @@ bench: $(DEV) $(MODELS)
 	@test -n "$(OP)" || { echo "name one: make bench OP=NAME, of" >&2; \
 	  ls tests/bench | sed -n 's/\.py$$//p' >&2; exit 2; }
 	$(BIN)/python tests/bench/$(OP).py $(ARGS)
+
+# every public class and function, as HTML, from the docstrings
+reference: $(DEV)
+	$(BIN)/python -P -m pdoc -d google -o build/reference foveate.pipeline.engine \
+	  foveate.pipeline.types foveate.pipeline.protocols foveate.pipeline.config \
+	  foveate.pipeline.errors foveate.pipeline.langchain foveate.pipeline.serve.options \
+	  foveate.pipeline.serve.run
 
 wheel: $(DEV)
 	$(BIN)/python -m build --wheel

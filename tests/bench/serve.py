@@ -108,7 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=10, help="of each round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0 for memory alone")
     parser.add_argument("--passages", type=int, default=500)
     parser.add_argument("--requests", type=int, default=10_000, help="for memory; 0 for none")
     options = parser.parse_args()
@@ -142,6 +142,19 @@ def main() -> int:
 
 def measure(url: str, queries: list[str], options: argparse.Namespace) -> dict:
     """Take the rounds in turns, then count requests against memory."""
+    report = {"hardware": hardware()}
+    if options.rounds:
+        report |= latency(url, queries, options)
+    if options.requests:
+        told = asyncio.run(hammer(url, queries, options.requests))
+        settled = told[min(len(told) - 1, WARM // 1000 - 1) :]
+        report["requests"] = options.requests
+        report["resident_mb"] = [round(n / 1e6, 1) for n in told]
+        report["growth_after_warm_up"] = round(settled[-1] / settled[0] - 1, 4)
+    return report
+
+
+def latency(url: str, queries: list[str], options: argparse.Namespace) -> dict:
     one, many, files = [], [], 0
     for _ in range(options.rounds):
         for clients, found in ((1, one), (options.clients, many)):
@@ -150,8 +163,7 @@ def measure(url: str, queries: list[str], options: argparse.Namespace) -> dict:
             files += n
     p95 = {name: [quantile(t, 0.95) for t in found] for name, found in (("1", one), ("n", many))}
     ratios = [b / a for a, b in zip(p95["1"], p95["n"], strict=True)]
-    report = {
-        "hardware": hardware(),
+    return {
         "clients": options.clients,
         "searches": sum(map(len, one)) + sum(map(len, many)),
         "files_indexed_meanwhile": files,
@@ -161,14 +173,10 @@ def measure(url: str, queries: list[str], options: argparse.Namespace) -> dict:
         "p95_ms_one_client": round(1e3 * statistics.median(p95["1"]), 1),
         "p95_ratio": round(statistics.median(ratios), 2),
         "searches_per_s": round(sum(map(len, many)) / options.seconds / options.rounds, 1),
+        "searches_per_s_one_client": round(
+            sum(map(len, one)) / options.seconds / options.rounds, 1
+        ),
     }
-    if options.requests:
-        told = asyncio.run(hammer(url, queries, options.requests))
-        settled = told[min(len(told) - 1, WARM // 1000 - 1) :]
-        report["requests"] = options.requests
-        report["resident_mb"] = [round(n / 1e6, 1) for n in told]
-        report["growth_after_warm_up"] = round(settled[-1] / settled[0] - 1, 4)
-    return report
 
 
 if __name__ == "__main__":
