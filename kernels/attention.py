@@ -179,14 +179,18 @@ def _attend(
     leaves = (queries, keys, values, *(() if score.bias is None else (score.bias,)))
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
     reason = "asked for"
-    if backend is None and queries.is_cuda and (learns or not _in_triton(normaliser)):
-        backend, reason = "cpu", "the triton kernel has no gradient and keeps every key"
+    if backend is None and queries.is_cuda and not _in_triton(normaliser, learns):
+        backend, reason = "cpu", "the triton kernels know no sigmoid, and no gradient of top-k"
     chosen = path(op, queries.device, backend, reason).name
     if chosen == "reference":
         return attention_reference(queries, keys, values, mask, score, normaliser)
     if chosen == "triton":
-        if learns or not _in_triton(normaliser):
-            raise ShapeError("the triton path of attention has no gradient and keeps every key")
+        if not _in_triton(normaliser, learns):
+            raise ShapeError("the triton paths know no sigmoid, and no gradient of top-k")
+        if isinstance(normaliser, Softmax) and normaliser.top is not None:
+            from foveate.kernels import topk_attention_triton
+
+            return topk_attention_triton.attend(queries, keys, values, mask, score, normaliser)
         from foveate.kernels import attention_triton
 
         return attention_triton.attend(queries, keys, values, mask, score, normaliser)
@@ -196,8 +200,8 @@ def _attend(
     return _blocked(queries, keys, values, mask, score, normaliser, learns, fused)
 
 
-def _in_triton(normaliser: Normaliser) -> bool:
-    return isinstance(normaliser, Softmax) and normaliser.top is None
+def _in_triton(normaliser: Normaliser, learns: bool) -> bool:
+    return isinstance(normaliser, Softmax) and not (learns and normaliser.top is not None)
 
 
 def attention_reference(

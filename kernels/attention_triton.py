@@ -1,6 +1,6 @@
 """Attention over intervals on a GPU: one program a tile of rows and a head, online softmax.
 
-Forward only. Of each run the program visits the tiles of keys between the first key that any of
+Of each run the program visits the tiles of keys between the first key that any of
 its rows sees and the last, so masked tiles are never read. Exponentials are powers of two. A key
 head is read by its own query heads without being repeated.
 """
@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from foveate.kernels.attention import Score
 from foveate.kernels.tuning import INTERPRETED, meta, tuned
 
 if TYPE_CHECKING:
-    from foveate.kernels.attention import Normaliser, Score
+    from foveate.kernels.attention import Normaliser
 
 
 @tuned({"BLOCK_R": (16, 64, 128), "BLOCK_K": (32, 64)}, key=["D", "E", "RUNS"])
@@ -121,7 +122,55 @@ def attend(
     score: Score,
     normaliser: Normaliser,
 ) -> tuple[Tensor, Tensor]:
-    """Return (h, t, e) and (h, t) float32, as `attention_with_sums` does."""
+    """Return (h, t, e) and (h, t) float32, as `attention_with_sums` does; differentiable."""
+    found: tuple[Tensor, Tensor] = _Attention.apply(
+        queries, keys, values, score.bias, mask, score, normaliser
+    )  # type: ignore[assignment]
+    return found
+
+
+class _Attention(torch.autograd.Function):
+    """Keeps the output and the sums of the rows; all else is computed again for the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        bias: Tensor | None,
+        mask: Tensor,
+        score: Score,
+        normaliser: Normaliser,
+    ) -> tuple[Tensor, Tensor]:
+        out, sums = _attend(queries, keys, values, mask, score, normaliser)
+        ctx.save_for_backward(queries, keys, values, bias, mask, out, sums)
+        ctx.score = Score(score.scale, score.cap)
+        return out, sums
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from foveate.kernels import attention_backward_triton
+
+        queries, keys, values, bias, mask, out, sums = ctx.saved_tensors
+        to_out, to_sums = gradients
+        score = Score(ctx.score.scale, ctx.score.cap, bias)
+        deltas = (to_out.float() * out.float()).sum(2) - to_sums
+        dq, dk, dv, db = attention_backward_triton.gradients(
+            queries, keys, values, mask, score, sums, to_out, deltas
+        )
+        slopes = [dq.to(queries.dtype), dk.to(keys.dtype), dv.to(values.dtype)]
+        return (*slopes, None if db is None or bias is None else db.to(bias.dtype), *[None] * 3)
+
+
+def _attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    score: Score,
+    normaliser: Normaliser,
+) -> tuple[Tensor, Tensor]:
     (h, t, d), (g, u, e) = queries.shape, values.shape
     out = torch.empty((h, t, e), dtype=queries.dtype, device=queries.device)
     sums = torch.empty((h, t), dtype=torch.float32, device=queries.device)

@@ -12,6 +12,7 @@ Operations: 2 t s d, or t s d / 8 additions for one-bit codes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -55,9 +56,9 @@ def maxsim(
 
         return maxsim_triton.score(queries, documents, query_offsets)
     found = queries.new_empty((len(query_offsets) - 1, len(documents)), dtype=working(queries))
-    empty = documents.offsets.diff() == 0
-    for begin, end, best, _ in maxsim_scan.scan(queries, documents):
-        found[:, begin:end] = _sum_rows(best, query_offsets, empty[begin:end])
+    finish = _summing(query_offsets, documents)
+    for begin, end, scores, _ in maxsim_scan.scan(queries, documents, finish=finish):
+        found[:, begin:end] = scores
     return found
 
 
@@ -110,9 +111,8 @@ def maxsim_topk(
     if chosen != "cpu":
         scores = maxsim(queries, documents, query_offsets=query_offsets, backend=chosen)
         return _merge(best, ids, scores, 0)
-    empty = documents.offsets.diff() == 0
-    for begin, end, found, _ in maxsim_scan.scan(queries, documents):
-        scores = _sum_rows(found, query_offsets, empty[begin:end])
+    finish = _summing(query_offsets, documents)
+    for begin, _, scores, _ in maxsim_scan.scan(queries, documents, finish=finish):
         best, ids = _merge(best, ids, scores, begin)
     return best, ids
 
@@ -167,16 +167,20 @@ def _merge(best: Tensor, ids: Tensor, scores: Tensor, begin: int) -> tuple[Tenso
     return ranked[:, :k], torch.cat([ids, new], 1).gather(1, order[:, :k])
 
 
-def _sum_rows(best: Tensor, query_offsets: Tensor, empty: Tensor) -> Tensor:
-    """Return (q, b): each query's sum over its tokens of best (s, b), -inf where empty (b,)."""
-    n_queries = len(query_offsets) - 1
-    if n_queries == 1:
-        sums = best.sum(0)[None]
-    else:
-        sums = best.new_zeros((n_queries, best.shape[1]))
-        sums.index_add_(0, ragged.owners(query_offsets), best)
-    # nor can a query without tokens match an empty document
-    return sums.masked_fill_(empty, -torch.inf)
+def _summing(query_offsets: Tensor, documents: Documents) -> Callable[[Tensor, int, int], Tensor]:
+    """Return what sums best (s, b) of documents begin..end into scores (q, b), -inf where empty."""
+    n_queries, owners = len(query_offsets) - 1, ragged.owners(query_offsets)
+    empty = documents.offsets.diff() == 0
+
+    def sums(best: Tensor, begin: int, end: int) -> Tensor:
+        if n_queries == 1:
+            found = best.sum(0)[None]
+        else:
+            found = best.new_zeros((n_queries, best.shape[1])).index_add_(0, owners, best)
+        # nor can a query without tokens match an empty document
+        return found.masked_fill_(empty[begin:end], -torch.inf)
+
+    return sums
 
 
 class _MaxSim(torch.autograd.Function):
@@ -196,7 +200,7 @@ class _MaxSim(torch.autograd.Function):
         rows = torch.where(places < 0, -1, places + documents.offsets[:-1])
         ctx.save_for_backward(queries, tokens, rows, query_offsets)
         ctx.triton = triton
-        return _sum_rows(values, query_offsets, documents.offsets.diff() == 0)
+        return _summing(query_offsets, documents)(values, 0, len(documents))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

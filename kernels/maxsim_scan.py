@@ -11,7 +11,7 @@ that their 256 sign patterns give with a query token, d / 8 look-ups a token and
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +24,8 @@ from foveate.kernels.documents import Documents
 
 # similarities of one block, in numbers: 384 kB of float32
 BLOCK = 96 << 10
+# of many query tokens: fewer rows would be all overhead
+LEAST_ROWS = 1024
 # query tokens looked up together in one-bit codes: their table must stay in the second level
 TABLE_WIDTH = 32
 # rows of codes widened at a time
@@ -36,12 +38,17 @@ def working(queries: Tensor) -> torch.dtype:
 
 
 def scan(
-    queries: Tensor, documents: Documents, *, positions: bool = False
+    queries: Tensor,
+    documents: Documents,
+    *,
+    positions: bool = False,
+    finish: Callable[[Tensor, int, int], Tensor] | None = None,
 ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
     """Yield (begin, end, best (s, b), positions (s, b) or None) for blocks of documents.
 
     best: each query token's best similarity in each document, -inf where it is empty; positions:
-    of the first token that gives it, within the document, -1 there.
+    of the first token that gives it, within the document, -1 there. finish(best, begin, end) is
+    done on the block's own thread, and yielded in the place of best.
     """
     places: list[int] = documents.offsets.tolist()
     detached = queries.detach().to(working(queries))
@@ -54,11 +61,11 @@ def scan(
         similarity = free.pop()
         sims = similarity.block(places[begin], places[end])
         edges = [place - places[begin] for place in places[begin : end + 1]]
-        found = best_positions(sims, edges) if positions else (best_of(sims, edges), None)
+        best, where = best_positions(sims, edges) if positions else (best_of(sims, edges), None)
         free.append(similarity)
-        return begin, end, *found
+        return begin, end, best if finish is None else finish(best, begin, end), where
 
-    n_rows = max(256, BLOCK // max(1, len(queries)))
+    n_rows = max(LEAST_ROWS, BLOCK // max(1, len(queries)))
     yield from threads.each(work, ragged.blocks(places, n_rows), device=queries.device)
 
 

@@ -49,8 +49,17 @@ def moba(
             f"{tuple(queries.shape)} and {tuple(keys.shape)}"
         )
     picked = gates(queries.detach(), keys.detach(), block, top)
-    if path("moba", queries.device, backend).name == "reference":
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (queries, keys, values))
+    reason = "asked for"
+    if backend is None and queries.is_cuda and learns:
+        backend, reason = "cpu", "the triton kernel has no gradient"
+    where = path("moba", queries.device, backend, reason).name
+    if where == "reference":
         return moba_reference(queries, keys, values, picked, block)
+    if where == "triton":
+        from foveate.kernels import moba_triton
+
+        return moba_triton.attend(queries, keys, values, picked, block)
     t, per_key_head = queries.shape[1], len(queries) // len(keys)
     edges = torch.arange(0, t + block, block, device=queries.device).clamp(max=t)
     own = masks.both(masks.causal(t, t).to(edges.device), masks.packed(edges, edges))

@@ -42,13 +42,17 @@ class SignIndex:
     book: Tensor
     centre: Tensor
 
-    def estimate(self, queries: Tensor) -> Tensor:
+    def estimate(self, queries: Tensor, *, backend: str | None = None) -> Tensor:
         """Return the estimated products (g, r, u) of queries (g, r, d) with the centred keys."""
         g, r, d = queries.shape
         parts = queries.float().view(g, r, d // 4, 4)
         nibbles = torch.einsum("grnc,gnpc->gnpr", parts, self.book)  # (g, d/4, 16, r)
         pairs = nibbles.view(g, d // 8, 2, 16, r)
         tables = (pairs[:, :, 0, :, None] + pairs[:, :, 1, None]).view(g, d // 8, 256, r)
+        if path("sign_index", queries.device, backend).name == "triton":
+            from foveate.kernels import sign_index_triton
+
+            return sign_index_triton.estimate(tables, self.codes).transpose(1, 2)
         n_keys = self.codes.shape[2]
         found = queries.new_zeros((g, n_keys, r), dtype=torch.float32)
         # one column is looked up faster in a flat table

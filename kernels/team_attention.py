@@ -109,7 +109,12 @@ def team_attention(
     if n_teams < 1 or len(teams.team) != len(keys):
         raise ShapeError(f"expected n_teams of at least 1 and teams of {len(keys)} keys")
     scale = queries.shape[1] ** -0.5
-    if path("team_attention", queries.device, backend).name == "reference":
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (queries, keys, values))
+    reason = "asked for"
+    if backend is None and queries.is_cuda and learns:
+        backend, reason = "cpu", "the triton kernel has no gradient"
+    where = path("team_attention", queries.device, backend, reason).name
+    if where == "reference":
         return torch.softmax(queries @ keys.T * scale, 1) @ values
     bias = inclusion(queries, teams, n_teams, generator=generator, sampled=sampled)
     drawn = bias.topk(min(n_teams, bias.shape[1]), dim=1)
@@ -118,11 +123,19 @@ def team_attention(
     steps = torch.arange(longest, device=keys.device)
     places = teams.starts[drawn.indices][..., None] + steps
     at = teams.members[places.clamp(max=max(0, len(keys) - 1))].flatten(1)  # (r, n_teams * longest)
-    logits = torch.einsum("rd,rjd->rj", queries, keys[at]) * scale
-    logits = logits + drawn.values.repeat_interleave(longest, 1)
     absent = (steps >= sizes[..., None]).flatten(1)
     if exact is not None:
         absent = absent | torch.isin(at, exact)
+    if where == "triton":
+        from foveate.kernels import team_attention_triton
+
+        added = drawn.values.repeat_interleave(longest, 1).masked_fill(absent, -torch.inf)
+        if exact is not None:
+            at = torch.cat([at, exact.expand(len(queries), -1)], 1)
+            added = torch.cat([added, added.new_zeros((len(queries), len(exact)))], 1)
+        return team_attention_triton.attend(queries, keys, values, at, added, scale)
+    logits = torch.einsum("rd,rjd->rj", queries, keys[at]) * scale
+    logits = logits + drawn.values.repeat_interleave(longest, 1)
     logits = logits.masked_fill(absent, -torch.inf)
     found = values[at]
     if exact is not None:

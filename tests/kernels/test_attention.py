@@ -158,3 +158,26 @@ def test_wrong_shapes_are_named():
         attention(q, k, v, masks.full(40, 41))
     with pytest.raises(ShapeError, match="0 to 41"):
         attention(q, k, v, masks.full(41, 42))
+
+
+@pytest.mark.parametrize("kind", ["plain", "windows", "scored", "zero"])
+def test_triton_gradient_is_that_of_the_cpu_path(kind, interpreter):
+    gen = torch.Generator().manual_seed(7)
+    shapes = ((2, 9, 8), (1, 11, 8), (1, 11, 6), (11,))
+    given = [torch.randn(s, generator=gen).to(interpreter) for s in shapes]
+    mask = None
+    if kind == "windows":
+        begins = torch.tensor([0, 0, 1, 2, 3, 5, 5, 0, 4])
+        ends = torch.tensor([3, 1, 9, 2, 11, 8, 6, 0, 11])
+        mask = torch.stack([begins, ends], 1)[:, None].to(interpreter)
+    found = {}
+    for backend in ("triton", "cpu"):
+        q, k, v, bias = (x.clone().requires_grad_() for x in given)
+        score = Score(scale=0.6, cap=1.5, bias=bias) if kind == "scored" else Score()
+        out, sums = attention_with_sums(
+            q, k, v, mask, score=score, normaliser=Softmax(zero=kind == "zero"), backend=backend
+        )
+        (out.square().sum() + sums[sums.isfinite()].square().sum()).backward()
+        found[backend] = [q.grad, k.grad, v.grad, *([bias.grad] if kind == "scored" else [])]
+    for got, want in zip(found["triton"], found["cpu"], strict=True):
+        assert torch.allclose(got, want, atol=1e-4)

@@ -55,3 +55,13 @@ def test_gradient():
 def test_no_block_is_refused():
     with pytest.raises(ShapeError, match="at least 1"):
         moba(*make(4), block=4, top=0)
+
+
+@pytest.mark.parametrize(("t", "block", "top"), [(1, 4, 1), (33, 8, 2), (50, 16, 9), (40, 5, 3)])
+def test_triton_equals_the_reference(t, block, top, interpreter, rms):
+    gen = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(s, generator=gen).to(interpreter)
+               for s in ((4, t, 12), (2, t, 12), (2, t, 6)))  # fmt: skip
+    got = moba(q, k, v, block=block, top=top, backend="triton")
+    want = moba(q.double(), k.double(), v.double(), block=block, top=top, backend="reference")
+    assert rms(got, want) < 1e-5

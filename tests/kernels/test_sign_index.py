@@ -86,3 +86,12 @@ def test_wrong_shapes_are_named():
         sign_index(torch.randn(1, 4, 6))
     with pytest.raises(ShapeError, match="budget"):
         find_keys(sign_index(torch.randn(1, 4, 8)), torch.randn(1, 1, 8), 0)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_triton_estimates_alike(rows, interpreter):
+    keys = make(u=37, d=24)[1].to(interpreter)
+    index = sign_index(keys)
+    queries = torch.randn(2, rows, 24, generator=torch.Generator().manual_seed(5)).to(interpreter)
+    want = index.estimate(queries, backend="cpu")
+    assert torch.allclose(index.estimate(queries, backend="triton"), want, atol=1e-5)

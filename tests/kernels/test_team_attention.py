@@ -103,3 +103,19 @@ def test_wrong_shapes_are_named():
     q, k, v = make()
     with pytest.raises(ShapeError, match="40 keys"):
         team_attention(q, k, v, make_teams(k[:20]), 3)
+
+
+@pytest.mark.parametrize("exact", [None, [0, 58, 59]])
+def test_triton_attends_to_the_same_draw(exact, interpreter, rms):
+    gen = torch.Generator().manual_seed(6)
+    q, k, v = (torch.randn(s, generator=gen).to(interpreter) for s in ((5, 16), (60, 16), (60, 7)))
+    teams = make_teams(k)
+    always = None if exact is None else torch.tensor(exact, device=interpreter)
+    found = [
+        team_attention(
+            q, k, v, teams, 6, exact=always, backend=backend,
+            generator=torch.Generator(interpreter).manual_seed(1),
+        )
+        for backend in ("triton", "cpu")
+    ]  # fmt: skip
+    assert rms(*found) < 1e-5

@@ -3,7 +3,7 @@ import torch
 
 from foveate.kernels import attention as module
 from foveate.kernels import masks
-from foveate.kernels.attention import attention
+from foveate.kernels.attention import PLAIN_SCORE, Score, attention
 from foveate.kernels.topk_attention import sparse_error, topk_attention
 from foveate.pipeline.errors import ShapeError
 
@@ -98,3 +98,34 @@ def test_memory_is_linear_in_length():
 def test_k_must_be_positive():
     with pytest.raises(ShapeError, match="at least 1"):
         topk_attention(*make(), 0)
+
+
+@pytest.mark.parametrize(("top", "kind"), [(1, "plain"), (7, "causal"), (9, "scored")])
+def test_triton_equals_the_sort(top, kind, interpreter, rms):
+    # small: in the interpreter the bisection takes its time
+    q, k, v = (x.to(interpreter) for x in make(h=1, t=5, u=30))
+    mask, score = None, PLAIN_SCORE
+    if kind == "causal":
+        mask = masks.causal(5, 30).to(interpreter)
+    if kind == "scored":
+        bias = torch.randn(30, generator=torch.Generator().manual_seed(3)).to(interpreter)
+        score = Score(scale=0.7, cap=2.0, bias=bias)
+    got = topk_attention(q, k, v, top, mask, score=score, backend="triton")
+    want = topk_attention(q, k, v, top, mask, score=score, backend="reference")
+    assert rms(got, want) < 1e-5
+
+
+def test_triton_keeps_the_first_of_equal_keys(interpreter):
+    q, k = torch.ones(1, 3, 8, device=interpreter), torch.ones(1, 20, 8, device=interpreter)
+    v = torch.eye(20, device=interpreter)[None]
+    got = topk_attention(q, k, v, 5, backend="triton")
+    assert torch.allclose(got[0, :, :5], torch.full((3, 5), 0.2, device=interpreter), atol=1e-6)
+    assert (got[0, :, 5:] == 0).all()
+
+
+def test_triton_rows_that_see_nothing_give_zeros(interpreter):
+    q, k, v = (x.to(interpreter) for x in make(h=1, t=4, u=6))
+    mask = torch.tensor([[0, 0], [2, 3], [0, 6], [5, 5]], device=interpreter)[:, None]
+    got = topk_attention(q, k, v, 2, mask, backend="triton")
+    assert (got[:, [0, 3]] == 0).all()
+    assert got[:, 1:3].abs().sum() > 0
