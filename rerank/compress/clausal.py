@@ -64,7 +64,7 @@ class Clausal:
         self,
         resources: Resources,
         *,
-        whole: float = 0.4,
+        whole: float = 0.0,
         brevity: float = 0.5,
         repeat: float = 0.6,
         weights: str | os.PathLike[str] | None = None,
