@@ -191,7 +191,8 @@ class MultiVector:
         if whole is None or not ids:
             raise ModelError(f"model {self._place!r} does not say where its tokens stand")
         spans = _aligned(ids, whole.ids, whole.offsets)
-        return spans[raw["attention_mask"].bool().cpu().numpy()]
+        scored: NDArray[np.bool_] = raw["attention_mask"].bool().cpu().numpy()
+        return spans[scored]
 
     def token_spans(self, text: str) -> NDArray[np.int32]:
         """Return (t, 2) int32: [start, end) of every token of a text."""

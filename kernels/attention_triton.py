@@ -125,7 +125,7 @@ def attend(
     """Return (h, t, e) and (h, t) float32, as `attention_with_sums` does; differentiable."""
     found: tuple[Tensor, Tensor] = _Attention.apply(
         queries, keys, values, score.bias, mask, score, normaliser
-    )  # type: ignore[assignment]
+    )
     return found
 
 

@@ -141,6 +141,7 @@ def maxsim_matches(
     places = torch.empty(shape, dtype=torch.int64, device=queries.device)
     for begin, end, best, where in maxsim_scan.scan(queries, documents, positions=True):
         values[:, begin:end] = best
+        assert where is not None
         places[:, begin:end] = where
     return values, places
 

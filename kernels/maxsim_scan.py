@@ -82,7 +82,7 @@ def best_of(sims: Tensor, edges: list[int]) -> Tensor:
         found = torch.from_numpy(np.maximum.reduceat(sims.numpy(), starts[full], axis=1))
         best[:, torch.from_numpy(full)] = found
     elif len(full):
-        parts = sims[:, : edges[-1]].split(sizes[full].tolist(), 1)
+        parts = torch.split(sims[:, : edges[-1]], sizes[full].tolist(), 1)
         best[:, torch.from_numpy(full).to(sims.device)] = torch.stack([p.amax(1) for p in parts], 1)
     return best
 
