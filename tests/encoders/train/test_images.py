@@ -171,3 +171,21 @@ def test_a_head_is_held_to_what_it_was_trained_on(folder, tmp_path):
         EfficientNetLite("lite2", head=tmp_path)
     with pytest.raises(ModelError, match="train it again"):
         EfficientNetLite(head=tmp_path).encode([Image.new("RGB", (8, 8))])
+
+
+@pytest.mark.models
+def test_the_command_trains_and_an_index_keeps_its_head(folder, tmp_path):
+    import foveate
+    from foveate import cli
+    from foveate.pipeline import config
+
+    head, place = tmp_path / "head", tmp_path / "i.fov"
+    options = ["--out", str(head), "--set", "encoders.image.shape=own", "--json"]
+    assert cli.run(["train", str(folder), *options]) == 0
+    settings = config.load(overrides={"encoders.image.head": str(head)})
+    with foveate.open(place, create=True, config=settings) as ix:
+        ix.add(folder, include=["*.png"])
+    with foveate.open(place) as ix:
+        assert ix.encoders["image"].tower == EfficientNetLite(head=head).tower
+        (hit,) = ix.search("a green square", modality="image", k=1, collapse=False)
+        assert int(hit.passage.source.name.split(".")[0]) % 3 == 1
