@@ -68,7 +68,15 @@ def wheel(tmp_path_factory):
     tmp = tmp_path_factory.mktemp("wheel")
     copy = tmp / "source"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "__init__.py", "cli.py", "py.typed"):
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "__init__.py",
+        "cli.py",
+        "py.typed",
+        "langchain.pyi",
+    ):
         shutil.copy(ROOT / name, copy / name)
     for folder in (*FOLDERS, "tests"):
         ignore = shutil.ignore_patterns("__pycache__")
@@ -87,7 +95,13 @@ def test_wheel_holds_only_foveate(wheel):
 
 
 def test_wheel_holds_what_runs_and_what_is_shown(wheel):
-    for name in ("cli.py", "py.typed", "pipeline/models.txt", "pipeline/presets/offline.toml"):
+    for name in (
+        "cli.py",
+        "py.typed",
+        "langchain.pyi",
+        "pipeline/models.txt",
+        "pipeline/presets/offline.toml",
+    ):
         assert f"foveate/{name}" in wheel
     packaged = {n.removeprefix("foveate/") for n in wheel if n.startswith("foveate/")}
     for path in (ROOT / "pipeline/sample").rglob("*"):
@@ -98,7 +112,7 @@ def test_wheel_holds_what_runs_and_what_is_shown(wheel):
     # data files that code opens (weights, presets) must be in package-data
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in {".safetensors", ".toml", ".npz"}:
+            if path.suffix in {".safetensors", ".toml", ".npz", ".html", ".js", ".css", ".svg"}:
                 assert path.relative_to(ROOT).as_posix() in packaged, path
 
 

@@ -83,6 +83,13 @@ def reading(service: Service) -> APIRouter:
             return Response(status_code=304, headers=headers)
         return Response(data, media_type="image/jpeg", headers=headers)
 
+    @router.get("/passages/{label}/heat")
+    async def heat(
+        label: Label, q: Annotated[str, Query(min_length=1, max_length=4000)]
+    ) -> dict[str, Any]:
+        """Return where in a picture or page the words look: rows of numbers within 0..1."""
+        return await service.showing.run(lambda: found(lambda: service.heat(label, q)))
+
     @router.get("/status")
     async def status(files: bool = False) -> dict[str, Any]:
         """Say what the index holds; files: list every file, its state and why."""

@@ -44,9 +44,7 @@ class Pictures:
             FoveateError: if there is none, or its file is gone or another one by now.
         """
         key = (passage.id, passage.source.id, width_px, tuple(boxes))
-        path = indexed_file(passage)
-        before = stamp(path)
-        self._check(path, before, passage)
+        path, before = self.check(passage)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -63,8 +61,14 @@ class Pictures:
                 self._n_bytes -= len(self._kept.popitem(last=False)[1])
         return made
 
-    def _check(self, path: str, now: Stamp, passage: Passage) -> None:
-        """Refuse a file that is not the one that was indexed, as a link put in its place."""
+    def check(self, passage: Passage) -> tuple[str, Stamp]:
+        """Return the file behind a passage and its stamp.
+
+        Raises:
+            LoadError: if it is not the one that was indexed, as a link put in its place is not.
+        """
+        path = indexed_file(passage)
+        now = stamp(path)
         with self._lock:
             digest = self._digests.get(now)
         if digest is None:
@@ -79,6 +83,7 @@ class Pictures:
             raise LoadError(
                 f"the file behind {passage.label} has changed since it was indexed: index it again"
             )
+        return path, now
 
 
 def indexed_file(passage: Passage) -> str:

@@ -103,6 +103,8 @@ class Listener:
 
     def run(self, ready: Callable[[str], None] | None = None) -> None:
         """Serve until it is stopped. ready: gets the address once it listens."""
+        # weights load on the first search: nobody's request should wait for that
+        self.server.service.engine.search("warm", k=1)
         if ready is not None:
             ready(self.url)
         self._uvicorn.run(sockets=[self._socket])

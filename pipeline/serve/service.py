@@ -197,6 +197,12 @@ class Service:
         chosen = [b for n, b in boxes if n == (page or 1)] if crop else []
         return self.pictures.jpeg(passage, width_px=width_px, boxes=chosen)
 
+    def heat(self, label: str, query: str) -> dict[str, Any]:
+        """Return where in a picture the words look: rows of numbers within 0..1."""
+        passage = self.engine.show(label)
+        self.pictures.check(passage)
+        return {"label": label, "heat": self.engine.heat_map(passage, query).round(3).tolist()}
+
     def picture_url(self, passage: Passage, span: str | None = None) -> str | None:
         """Return where the picture or page behind a passage is found; None if it has neither."""
         paged = passage.source.type == "pdf" and passage.locator.page is not None
@@ -216,6 +222,7 @@ class Service:
             **self._status[1],
             "read_only": self.options.read_only,
             "can_search_pictures": "image" in self.engine.encoders,
+            "can_light_pictures": hasattr(self.engine.encoders.get("image"), "encode_regions"),
             "jobs": [job.as_dict() for job in self.clerk.all()[:20]],
         }
 

@@ -271,6 +271,11 @@ def test_nothing_runs_over_the_edge_and_all_can_be_read(shared, visit, width, sc
         )
         assert wide <= 0, place
         assert contrast(page, there) >= 4.5, place
+    page.goto(f"{shared.url}/#q=lemons+red")
+    page.click(".hit >> nth=0")
+    page.wait_for_selector("#viewer[open] .row")
+    sides = page.evaluate("(({ left, right }) => [left, right])(viewer.getBoundingClientRect())")
+    assert 0 <= sides[0] < sides[1] <= width
     landmarks = {"header.bar", "nav[aria-label]", "[role=search]", "main", "a.skip"}
     assert all(page.locator(one).count() == 1 for one in landmarks)
     unnamed = """[...document.querySelectorAll('button, input:not([type=file]), select, a')].filter(

@@ -107,6 +107,7 @@ const open = (hit) => go({ open: hit.label, span: hit.marker !== undefined && hi
 function actions() {
   return {
     close: () => go({ open: "", span: "" }),
+    heatFor: status?.can_light_pictures ? read().get("q") : null,
     copy: async (place) => {
       const url = `${location.origin}/#open=${place.label}&span=${place.span.join("-")}`;
       try { await navigator.clipboard.writeText(url); toast("Link copied"); } catch { toast(url); }

@@ -40,8 +40,9 @@ function fill(dialog, place, actions) {
     place.row !== null ? `row ${place.row}` : null].filter(Boolean).join(" · ");
   const body = h("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": "The place" });
   const picture = place.picture ? sheet(place) : null;
+  const heat = picture && actions.heatFor && place.modality !== "text" && !place.boxes.length ? heatOver(picture, place, actions.heatFor) : null;
   const words = place.quote.trim() || !place.picture ? text(place) : null;
-  body.append(...[picture, words, facts(place), buttons(place, actions)].filter(Boolean));
+  body.append(...[picture, heat, words, facts(place), buttons(place, actions)].filter(Boolean));
   dialog.replaceChildren(head(place.title || place.name, where, actions), body);
   $("viewer-name").focus({ preventScroll: true });
   const lit = body.querySelector(".focus") ?? body.querySelector(".quote");
@@ -68,6 +69,24 @@ function sheet(place) {
     });
   }
   return figure;
+}
+
+// a switch that lights the parts of a picture that the words are about and leaves the rest in the shade
+function heatOver(figure, place, query) {
+  const canvas = h("canvas", { class: "heat", "aria-hidden": "true", hidden: true });
+  const button = h("button", { class: "button toggle", type: "button", "aria-pressed": "false" }, `Light “${query.length > 40 ? `${query.slice(0, 40)}…` : query}”`);
+  const show = (on) => { canvas.hidden = !on; button.setAttribute("aria-pressed", String(on)); };
+  button.addEventListener("click", () => show(canvas.hidden));
+  get(`/api/passages/${place.label}/heat?q=${encodeURIComponent(query.slice(0, 4000))}`).then(({ heat }) => {
+    canvas.height = heat.length;
+    canvas.width = heat[0].length;
+    const pixels = new ImageData(canvas.width, canvas.height);
+    heat.flat().forEach((value, i) => { pixels.data.set([12, 10, 6, Math.round(190 * (1 - value))], 4 * i); });
+    canvas.getContext("2d").putImageData(pixels, 0, 0);
+    figure.append(canvas);
+    show(true);
+  }).catch(() => button.remove());
+  return h("p", { class: "switch" }, button);
 }
 
 // the passage in its surroundings; what answers is lit, the words that match are underlined
