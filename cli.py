@@ -110,6 +110,13 @@ def index(
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
     preset: PresetOption = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="A trained text encoder; an index that is there is encoded anew where it must be.",
+            metavar="FOLDER",
+        ),
+    ] = None,
     ocr: Annotated[str | None, typer.Option(help="auto, never or always.", metavar="WHEN")] = None,
     gps: Annotated[bool, typer.Option("--gps", help="Keep where photos were taken.")] = False,
     password: Annotated[
@@ -128,6 +135,8 @@ def index(
     options |= {"ingest.pdf_passwords": password} if password else {}
     if not prune:
         require(paths)  # a mistyped path must not leave an empty index behind
+    if encoder and not dry_run:
+        options |= change_encoder(at, encoder, wait)
     with opened(at, create=not dry_run, preset=preset, options=options, dry=dry_run) as engine:
         report = engine.add(
             *paths,
@@ -150,6 +159,21 @@ def index(
 
         complain(f"nothing could be indexed: {number(report.n_seen, 'file')} seen")
         raise typer.Exit(1)
+
+
+def change_encoder(at: str | None, encoder: str, wait: float) -> dict[str, Any]:
+    """Put a trained encoder into the index that is meant, if there is one; return its settings."""
+    from foveate.pipeline.engine import locate
+    from foveate.pipeline.reencode import options_of, reencode
+    from foveate.pipeline.terminal import number, progress_bars
+
+    require([encoder])
+    place = locate(at, create=True)
+    if (place / "catalog.sqlite").is_file():
+        with progress_bars() as tell:
+            n = reencode(place, encoder, timeout_s=wait, progress=tell)
+        complain(f"{number(n, 'passage')} encoded again")
+    return dict(options_of(encoder))
 
 
 @app.command()
