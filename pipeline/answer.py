@@ -317,7 +317,7 @@ def add_picture(question: str, hits: Sequence[Hit], cited: Cited, boxes: Boxes |
         (*cited.citations, picture),
         cited.dropped,
         cited.removed,
-        cited.supports,
+        cited.claims,
     )
 
 

@@ -531,7 +531,10 @@ class Engine:
                 make = registry.find("generator", name)
                 if name == "transformers" and not table.keys() - {"decoding"}:
                     table["reader"] = self._read_with()
-                self._generator = make(**table)
+                try:
+                    self._generator = make(**table)
+                except TypeError as error:
+                    raise ConfigError(f"[generate] {name!r}: {error}") from error
             return self._generator
 
     def _read_with(self) -> Reader:

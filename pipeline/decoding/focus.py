@@ -153,7 +153,8 @@ def gold_mass(queries: Tensor, rows: Rows) -> Tensor:
     t = keys.shape[1]
     later = torch.arange(t)[None] > torch.arange(t - r, t)[:, None]
     chances = logits.masked_fill(later.to(logits.device), -torch.inf).softmax(-1)
-    return chances[..., rows.gold[0] : rows.gold[1]].sum(-1).mean(-1)
+    mass: Tensor = chances[..., rows.gold[0] : rows.gold[1]].sum(-1).mean(-1)
+    return mass
 
 
 def fit(rows: Sequence[Rows], heads: Sequence[int]) -> Tensor:
@@ -172,4 +173,5 @@ def fit(rows: Sequence[Rows], heads: Sequence[int]) -> Tensor:
                 step.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 step.step()
-    return (direction * chosen).detach()
+    fitted: Tensor = (direction * chosen).detach()
+    return fitted

@@ -135,7 +135,8 @@ def projections(model: PreTrainedModel) -> dict[str, dict[int, Any]]:
         ModelError: if the model's layers have no such modules.
     """
     found: dict[str, dict[int, Any]] = {"key": {}, "value": {}}
-    for module in model.modules():
+    modules: list[Any] = list(model.modules())
+    for module in modules:
         if hasattr(module, "k_proj") and hasattr(module, "layer_idx"):
             layer = int(module.layer_idx)
             found["key"][layer] = getattr(module, "k_norm", None) or module.k_proj
@@ -182,10 +183,10 @@ def learn(
                 rows.setdefault((kind, layer, which), []).append(heads)
     learned = {}
     for kind, modules in projections(model).items():
-        parts = [
-            subspace(*(torch.cat(rows[kind, layer, which]) for which in range(3)), mass, least)
-            for layer in sorted(modules)
-        ]
+        parts = []
+        for layer in sorted(modules):
+            alone, near, far = (torch.cat(rows[kind, layer, n]) for n in range(3))
+            parts.append(subspace(alone, near, far, mass, least))
         learned[f"{kind}.projector"] = torch.stack([projector for projector, _ in parts])
         learned[f"{kind}.weight"] = torch.stack([weight for _, weight in parts])
     return learned

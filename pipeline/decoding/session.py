@@ -94,7 +94,8 @@ class Session:
                 )
                 states = found.last_hidden_state[0]
                 self.states.append(states)
-                head: Any = self.model.get_output_embeddings()
+                model: Any = self.model  # its methods carry no types
+                head = model.get_output_embeddings()
                 logits: Tensor = head(states[-1:] if len(options) == 0 else states)
             else:
                 logits = self.model(

@@ -52,7 +52,7 @@ class LlamaCpp:
         with self._lock:
             if self._model is None:
                 try:
-                    import llama_cpp
+                    import llama_cpp  # type: ignore[import-not-found,unused-ignore]
                 except ImportError as error:
                     raise MissingExtra(
                         "generator 'llamacpp'",

@@ -166,7 +166,7 @@ def make_decoding(chosen: str | Mapping[str, Any], reader: Reader) -> Decoding:
         UnknownComponent: if nothing has the name.
         ConfigError: for options that it does not take.
     """
-    options = {"use": chosen} if isinstance(chosen, str) else dict(chosen)
+    options: dict[str, Any] = {"use": chosen} if isinstance(chosen, str) else dict(chosen)
     name = options.pop("use", None)
     if not isinstance(name, str):
         raise ConfigError(f'[generate] decoding needs use = "<name>", got {chosen!r}')

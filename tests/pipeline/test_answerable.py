@@ -1,6 +1,7 @@
 """The answerability score: what it measures, and that it holds on few, untitled or odd passages."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -97,3 +98,13 @@ def test_a_title_counts_when_the_question_spells_it_out():
     assert answerable.spelled_out(film, asked)
     assert not answerable.spelled_out(hit_of("x", title=""), asked)
     assert not answerable.spelled_out(hit_of("x", title="The"), asked)
+
+
+@pytest.mark.parametrize("encoder", [None, Fitted()], ids=["words", "fitted"])
+def test_the_order_of_the_passages_hardly_changes_the_score(encoder):
+    question = "When was the Norwood lighthouse built?"
+    scores = [
+        judged(question, *hits, encoder=encoder).score
+        for hits in itertools.permutations((TOWER, MILL, BOATS, SHOP))
+    ]
+    assert max(scores) - min(scores) < 0.02
