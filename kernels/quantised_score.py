@@ -55,25 +55,47 @@ def quantised_score(
     if tau < 0 or block < 1 or sink < 0 or local < 0 or keys.shape[1] != queries.shape[1]:
         raise ShapeError("expected tau, sink, local >= 0, block >= 1 and as many keys as rows")
     t, per_key_head = queries.shape[1], len(queries) // len(keys)
-    if path("quantised_score", queries.device, backend).name == "reference":
+    where = path("quantised_score", queries.device, backend).name
+    if where == "reference":
         return attention_reference(queries, keys, values, masks.causal(t, t))[0], torch.ones(())
     out = torch.empty((len(queries), t, values.shape[2]), dtype=queries.dtype)
     out = out.to(queries.device)
     kept = seen = 0
     coded = [four_bits(k) for k in keys]
+    if where == "triton":
+        from foveate.kernels import quantised_score_triton
+
+        asked, stored = (_stacked(x) for x in ([four_bits(q) for q in queries], coded))
+        out, kept = quantised_score_triton.attend(
+            queries, keys, values, asked, stored, tau=tau, block=block, sink=sink, local=local
+        )
+        seen = len(queries) * sum(
+            (_between(low, block, sink, local)[1] - _between(low, block, sink, local)[0]) // block
+            for low in range(0, t, block)
+        )
+        return out, torch.tensor(kept / seen if seen else 1.0)
     for head in range(len(queries)):
         k, v = keys[head // per_key_head], values[head // per_key_head]
         for low in range(0, t, block):
             rows = slice(low, min(low + block, t))
-            # the run in between, in whole blocks, begins after the sink and ends before the local
-            begin = min(-(-sink // block) * block, low)
-            end = max(begin, (max(low - local, 0)) // block * block)
+            begin, end = _between(low, block, sink, local)
             out[head, rows], n = _rows(
                 queries[head, rows], k, v, coded[head // per_key_head],
                 low, begin, end, block, tau,
             )  # fmt: skip
             kept, seen = kept + n, seen + (end - begin) // block
     return out, torch.tensor(kept / seen if seen else 1.0)
+
+
+def _between(low: int, block: int, sink: int, local: int) -> tuple[int, int]:
+    """Return the run in between, in whole blocks: after the sink and before the local keys."""
+    begin = min(-(-sink // block) * block, low)
+    return begin, max(begin, (max(low - local, 0)) // block * block)
+
+
+def _stacked(coded: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    codes, scales = zip(*coded, strict=True)
+    return torch.stack(codes), torch.stack(scales)
 
 
 def four_bits(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -92,3 +92,17 @@ def test_codes_err_by_half_a_step():
 def test_wrong_settings_are_refused():
     with pytest.raises(ShapeError, match="tau"):
         quantised_score(*make(8), tau=-1)
+
+
+@pytest.mark.parametrize(("tau", "block"), [(0.0, 8), (0.02, 8), (0.05, 16)])
+def test_triton_keeps_the_same_blocks(tau, block, interpreter, rms):
+    gen = torch.Generator().manual_seed(8)
+    q, k, v = (
+        2 * torch.randn(s, generator=gen).to(interpreter)
+        for s in ((2, 61, 12), (1, 61, 12), (1, 61, 6))
+    )
+    given = {"tau": tau, "block": block, "sink": 5, "local": 10}
+    got, kept = quantised_score(q, k, v, backend="triton", **given)
+    want, wanted = quantised_score(q, k, v, backend="cpu", **given)
+    assert rms(got, want) < 1e-5
+    assert float(kept) == pytest.approx(float(wanted))
