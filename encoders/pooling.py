@@ -122,7 +122,8 @@ class EfficientProbe(nn.Module):
 
     def attention(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return (n, m, t): where each query looks, rows that sum to 1; an explanation."""
-        logits = self.queries @ self.key(states).transpose(1, 2) / states.shape[-1] ** 0.5
+        keys: Tensor = self.key(states)
+        logits = self.queries @ keys.transpose(1, 2) / states.shape[-1] ** 0.5
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None], -torch.inf)
         return logits.softmax(-1)

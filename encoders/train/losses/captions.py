@@ -162,7 +162,8 @@ def word_region(
 
 def word_region_map(queries: Tensor, keys: Tensor) -> Tensor:
     """Return (..., n, r): where each word looks, rows that sum to 1."""
-    return (queries @ keys.transpose(-1, -2) / queries.shape[-1] ** 0.5).softmax(-1)
+    logits = queries @ keys.transpose(-1, -2) / float(queries.shape[-1]) ** 0.5
+    return logits.softmax(-1)
 
 
 def word_region_scores(
