@@ -105,6 +105,31 @@ def test_ask_streams_its_stages_and_agrees_with_the_whole_answer(client, shared)
     assert cited["open"] == "/#open={}&span={}-{}".format(cited["label"], *cited["span"])
 
 
+class Reader:
+    """A generator that writes a sentence word by word."""
+
+    name = "stub"
+    window_tokens = 2048
+
+    def count_tokens(self, text):
+        return len(text.split())
+
+    def generate(self, messages, **options):
+        yield from ("Lemons ", "keep four weeks ", "in the refrigerator.")
+
+
+def test_a_written_answer_shows_its_draft_and_ends_checked(start):
+    listener = start()
+    listener.server.service.engine._generator = Reader()
+    question = {"text": "How long do lemons keep in the refrigerator?", "extractive": False}
+    told = events_of(httpx.post(f"{listener.url}/api/ask", json=question, timeout=60))
+    drafts = [data for name, data in told if name == "draft"]
+    assert "".join(drafts) == "Lemons keep four weeks in the refrigerator."
+    name, answer = told[-1]
+    assert (name, answer["trace"]["mode"]) == ("answer", "generated")
+    assert answer["citations"][0]["quote"] == "Lemons keep four weeks in the refrigerator."
+
+
 def test_an_error_in_a_stream_is_an_event(client):
     answer = client.post("/api/ask", json={"text": "lemons?", "where": "year >= "})
     assert [name for name, _ in events_of(answer)] == ["error"]
@@ -130,6 +155,14 @@ def test_a_picture_is_scaled_and_kept_by_its_tag(client):
         headers={"If-None-Match": first.headers["etag"]},
     )
     assert (again.status_code, again.content) == (304, b"")
+
+
+def test_an_encoder_without_regions_has_no_heat(client):
+    label = labels(client, "green", modality=["image"])[0]
+    assert client.get("/api/status").json()["can_light_pictures"] is False
+    answer = client.get(f"/api/passages/{label}/heat", params={"q": "green"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "ConfigError"
 
 
 def test_what_is_not_there_is_a_404(client):

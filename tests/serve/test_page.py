@@ -163,6 +163,9 @@ def test_a_question_is_answered_and_its_citation_opens(shared, visit):
     page.wait_for_selector("#viewer[open] .focus")
     assert page.inner_text("#viewer .focus") == "Lemons keep four weeks in the refrigerator."
     page.keyboard.press("Escape")
+    page.select_option("#how", "quote")
+    page.wait_for_selector("#said .cite")
+    assert "how=quote" in page.url
     page.fill("#words", "Who won the chess olympiad of 1972?")
     page.press("#words", "Enter")
     page.wait_for_selector("#said.refused")
@@ -184,6 +187,30 @@ def test_a_pdf_page_is_shown_with_the_place_lit(start, visit, tmp_path):
     top = float(page.get_attribute("#viewer .frame", "y"))
     assert 0.1 < top < 0.6
     assert "page 1 of 2" in page.inner_text("#viewer .where")
+
+
+@pytest.mark.models
+def test_what_the_words_look_at_in_a_picture_is_lit(start, visit, tmp_path):
+    """With the offline encoders, which give regions."""
+    import foveate
+    from foveate.pipeline import config
+
+    sample = resources.files("foveate.pipeline") / "sample/pictures/in-the-sky.jpg"
+    (tmp_path / "in-the-sky.jpg").write_bytes(sample.read_bytes())
+    settings = config.load(overrides={"ingest.ocr": "never"})
+    with foveate.open(tmp_path / "ix.fov", create=True, config=settings) as engine:
+        engine.add(tmp_path / "in-the-sky.jpg")
+        listener = start(engine=engine, timeout_s=200)
+        page = visit(listener.url, "/#q=a+hot+air+balloon")
+        page.click(".tile")
+        page.wait_for_selector("#viewer .heat:not([hidden])", timeout=120_000)
+        # light where the balloon is, shade in the corners
+        shade = page.evaluate("""(() => { const c = document.querySelector('.heat');
+          const all = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+          return [all[4 * (c.width * (c.height >> 1) + (c.width >> 1)) + 3], all[3]]; })()""")
+        assert shade[0] < shade[1]
+        page.click("#viewer .toggle")
+        page.wait_for_selector("#viewer .heat", state="hidden")
 
 
 def test_a_file_is_added_found_deleted_and_gone(start, visit, tmp_path):

@@ -41,11 +41,13 @@ function draw() {
   $("words").setAttribute("aria-label", mode === "ask" ? "A question" : "Words to search for");
   if (document.activeElement !== $("words")) $("words").value = at.get("q") || "";
   document.querySelector(".kinds").hidden = mode === "ask";
+  $("how-label").hidden = mode !== "ask";
+  $("how").value = at.get("how") || "";
   for (const radio of document.querySelectorAll("[name=kind]")) radio.checked = radio.value === (at.get("kind") || "");
   $("type").value = at.get("type") || "";
   $("where").value = at.get("where") || "";
   $("more").classList.toggle("on", Boolean(at.get("where")));
-  const key = [mode, at.get("q"), at.get("kind"), at.get("type"), at.get("where"), picture].join("\u0000");
+  const key = [mode, at.get("q"), at.get("kind"), at.get("type"), at.get("where"), at.get("how"), picture].join("\u0000");
   if (key !== drawn) { drawn = key; show(mode, at); }
   const opened = at.get("open");
   if (opened) view(opened, at.get("span"), at.get("q"), actions());
@@ -60,7 +62,8 @@ async function show(mode, at) {
   try {
     if (mode === "files") return await files(main, { remove, readOnly: status?.read_only });
     if (!at.get("q") && !(picture && mode === "search")) return start(mode);
-    if (mode === "ask") return await ask(main, { text: at.get("q"), where: where(at) }, (c) => open(c), signal);
+    const extractive = { quote: true, write: false }[at.get("how")] ?? null;
+    if (mode === "ask") return await ask(main, { text: at.get("q"), where: where(at), extractive }, (c) => open(c), signal);
     await search(at, signal);
   } catch (error) {
     if (error.name !== "AbortError") main.replaceChildren(problem(error));
@@ -176,6 +179,7 @@ function listen() {
   $("form").addEventListener("change", (event) => {
     if (event.target.name === "kind") go({ kind: event.target.value });
     if (event.target.id === "type") go({ type: event.target.value });
+    if (event.target.id === "how") go({ how: event.target.value });
     if (event.target.id === "where") go({ where: event.target.value.trim() });
   });
   $("pick").addEventListener("click", () => $("picker").click());
