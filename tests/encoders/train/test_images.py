@@ -1,4 +1,6 @@
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,6 +173,20 @@ def test_a_head_is_held_to_what_it_was_trained_on(folder, tmp_path):
         EfficientNetLite("lite2", head=tmp_path)
     with pytest.raises(ModelError, match="train it again"):
         EfficientNetLite(head=tmp_path).encode([Image.new("RGB", (8, 8))])
+
+
+@pytest.mark.slow
+@pytest.mark.models
+def test_heads_find_photos_of_folds_they_never_saw():
+    named = os.environ.get("FOVEATE_EVAL_DATA")
+    root = Path(named) if named else Path(__file__).parents[4] / "shared/data"
+    if not (root / "flickr8k_1k/captions.jsonl").is_file():
+        pytest.skip("no evaluation data: set FOVEATE_EVAL_DATA")
+    found = images.cross_validate(images.look(EfficientNetLite(), data.read(root / "flickr8k_1k")))
+    assert found["trained"]["R@1"] >= 0.42
+    assert found["trained"]["R@10"] >= 0.87
+    assert found["trained"]["image to text R@1"] >= 0.43
+    assert found["label-free"]["R@1"] >= 0.29
 
 
 @pytest.mark.models
