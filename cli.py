@@ -31,6 +31,8 @@ from foveate.pipeline.commands.common import (
     with_types,
 )
 from foveate.pipeline.commands.fit import fit
+from foveate.pipeline.commands.fuse import fuse
+from foveate.pipeline.commands.heads import heads
 from foveate.pipeline.commands.printing import (
     folder_bytes,
     print_models,
@@ -487,6 +489,8 @@ def hush() -> None:
 app.command()(show)
 app.command()(serve)
 app.command()(fit)
+app.command()(fuse)
+app.command()(heads)
 app.command()(quality)
 app.command("eval")(evaluate)
 app.command("bench")(bench)
