@@ -100,9 +100,9 @@ def evaluate(
         typer.echo(report.spent(results), err=True)
         findings: list[dict[str, Any]] = []
         if diagnose:
-            from foveate.pipeline.evaluate.diagnose import diagnose as probe
+            from foveate.pipeline.evaluate.diagnose import diagnose_once
 
-            findings = [d for one in found for d in probe(one, chosen[0], plan)]
+            findings = [d for one in found for d in diagnose_once(one, chosen[0], plan)]
     if html is not None:
         from foveate.pipeline.evaluate.page import page
 
@@ -208,12 +208,11 @@ def make_set(n: int, at: str | None, out: str) -> None:
 
     with foveate.open(at) as engine, progress_bars() as tell:
         tally = make_queries(engine, n, Path(out), tell=tell)
-    typer.echo(
-        f"{out}: {tally.kept} synthetic questions; {tally.unusable} drafts were unusable, "
-        f"{tally.not_found_again} were not found again"
-    )
+    drafts = f"{tally.unusable} drafts were unusable, {tally.not_found_again} were not found again"
     if not tally.kept:
+        typer.echo(f"no question was kept: {drafts}; a larger reader writes better ones", err=True)
         raise typer.Exit(1)
+    typer.echo(f"{out}: {tally.kept} synthetic questions; {drafts}")
 
 
 def load_all(names: list[str], split: str | None, sample: int | None) -> list[Dataset]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from foveate.pipeline.evaluate.configurations import Configuration
 from foveate.pipeline.evaluate.corpora import indexed
 from foveate.pipeline.evaluate.diagnosis import Diagnosis, at_most, unmeasured
 from foveate.pipeline.evaluate.metrics import ranking
+from foveate.pipeline.evaluate.run import result_file
 from foveate.pipeline.evaluate.searching import TEXTS, Plan, ask_all
 from foveate.pipeline.evaluate.sets import Dataset, Retrieval, sample_queries
 from foveate.pipeline.evaluate.view import View, look
@@ -34,6 +36,24 @@ PROBES: dict[str, Callable[[View], Diagnosis]] = {
 }
 ROTATIONS = (0, 2, 4)
 GAP_RULE = "mean loss of nDCG@10 against English: green up to 0.10, red above 0.30"
+
+
+def diagnose_once(
+    dataset: Dataset, configuration: Configuration, plan: Plan
+) -> list[dict[str, Any]]:
+    """Return what an earlier run found, or diagnose and keep it."""
+    place = result_file(dataset, configuration, plan)
+    place = place.with_name(f"{place.stem}.diagnosis.json")
+    if place.is_file() and not plan.fresh:
+        plan.announce(f"  {dataset.name}: diagnosis kept from before")
+        kept: list[dict[str, Any]] = json.loads(place.read_text())
+        return kept
+    found = diagnose(dataset, configuration, plan)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = place.with_suffix(".part")
+    aside.write_text(json.dumps(found))
+    aside.replace(place)
+    return found
 
 
 def diagnose(

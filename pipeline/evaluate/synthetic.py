@@ -60,7 +60,7 @@ def make_queries(
     generator: Generator | None = None,
     tell: Callable[[str, int, int | None], None] | None = None,
 ) -> Tally:
-    """Write a data set of up to n questions in BEIR form into a new folder.
+    """Write up to n questions in BEIR form into a new folder; without any, no folder.
 
     generator: who writes; None takes the configured one, or the offline reader.
 
@@ -90,7 +90,8 @@ def make_queries(
             tell("write", min(len(made), n), n)
         if len(made) == n or done == len(chosen):
             break
-    save(folder, made, passages, writer.name, tally)
+    if made:
+        save(folder, made, passages, writer.name, tally)
     return tally
 
 

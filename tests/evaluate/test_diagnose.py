@@ -97,6 +97,17 @@ def test_an_encoder_that_sees_64_tokens_turns_the_position_red(tmp_path):
     assert found["judgments"] == found["vectors present"] == "green"
 
 
+def test_a_diagnosis_is_kept(tmp_path, encoder):
+    (dataset,) = datasets.load(write_set(tmp_path / "set"))
+    lines = []
+    plan = Plan(tmp_path / "cache", encoders={"text": encoder}, announce=lines.append)
+    (base,) = configurations.gather()
+    first = diagnose.diagnose_once(dataset, base, plan)
+    lines.clear()
+    assert diagnose.diagnose_once(dataset, base, plan) == json.loads(json.dumps(first))
+    assert lines == ["  set: diagnosis kept from before"]
+
+
 def lossy(folder, place, encoder):
     """Index a set in two parts, and lose the second part's vectors: 6 of 120."""
     lines = (folder / "corpus.jsonl").read_text().splitlines(keepends=True)

@@ -77,6 +77,12 @@ def test_a_text_cannot_close_its_fence(engine, tmp_path):
         assert prompt.rstrip().endswith(f"</text {prompt.split('<text ')[1][:12]}>")
 
 
+def test_where_no_question_is_kept_no_folder_is_left(engine, tmp_path):
+    tally = synthetic.make_queries(engine, 5, tmp_path / "made", generator=Asker(rambling=TOPICS))
+    assert (tally.kept, tally.unusable) == (0, 6)
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_folder_that_is_there_is_left_alone(engine, tmp_path):
     (tmp_path / "made").mkdir()
     with pytest.raises(FoveateError, match="is there already"):
