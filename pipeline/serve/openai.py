@@ -13,7 +13,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from foveate.pipeline.errors import FoveateError, QueryError
-from foveate.pipeline.serve.bodies import MAX_CHARS, AskBody, ChatBody, EmbeddingBody
+from foveate.pipeline.serve.bodies import (
+    MAX_CHARS,
+    AskBody,
+    ChatBody,
+    ChatMessage,
+    EmbeddingBody,
+)
 from foveate.pipeline.serve.pictures import decode
 from foveate.pipeline.serve.service import Service
 from foveate.pipeline.serve.stream import HEADERS, Watch, event, stages
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
 
 # name of a chat model: whether it only quotes
 CHAT = {"foveate": None, "foveate-extractive": True, "foveate-generated": False}
+SHOWN = ("question", "answered", "citations")  # of an answer, beside what the protocol has
+MOST_TURNS = 8  # questions before the last that it may lean on
 EMBEDDING = {"foveate-text": "text", "foveate-image": "image"}
 
 
@@ -58,6 +66,8 @@ def routes(service: Service) -> APIRouter:
     @router.post("/chat/completions", response_model=None)
     async def chat(request: Request, body: ChatBody) -> Response | dict[str, Any]:
         """Answer the last user message from the index; citations stand in `annotations`.
+
+        A question that leans on those before ("and how long do they keep?") is made whole first.
 
         With stream the checked sentences are sent, not what a generator drafts: a sentence that
         is dropped for want of support cannot be taken back.
@@ -126,11 +136,14 @@ def packed(row: Floats, how: str) -> str | list[float]:
 
 
 def question(body: ChatBody) -> str:
-    """Return what is asked: the text of the last message of the user.
+    """Return what is asked: the last message of the user, made to stand without those before.
 
     Raises:
         QueryError: if there is none, or something is wanted that an index cannot do.
     """
+    from foveate.pipeline.chat import Turn, stand_alone
+    from foveate.pipeline.types import Answer
+
     if body.model not in CHAT:
         raise UnknownModel(body.model, list(CHAT))
     if body.n != 1:
@@ -139,15 +152,29 @@ def question(body: ChatBody) -> str:
         raise QueryError("tools are not supported: the answer comes from the index")
     if body.response_format and body.response_format.get("type") != "text":
         raise QueryError("response_format is text here")
-    said = next((m.content for m in reversed(body.messages) if m.role == "user"), None)
+    asked = [i for i, message in enumerate(body.messages) if message.role == "user"]
+    said = words_of(body.messages[asked[-1]]) if asked else ""
+    if not said.strip():
+        raise QueryError("the messages hold no text of the user to answer")
+    turns: list[Turn] = []
+    for place in asked[-MOST_TURNS - 1 : -1]:
+        before = words_of(body.messages[place])
+        alone = stand_alone(before, turns)
+        after = body.messages[place + 1] if place + 1 < len(body.messages) else None
+        told = words_of(after) if after is not None and after.role == "assistant" else ""
+        turns.append(Turn(before, alone, Answer(alone.text, told, (), bool(told))))
+    return stand_alone(said[:MAX_CHARS], turns).text
+
+
+def words_of(message: ChatMessage) -> str:
+    """Return the text of a message. Raises QueryError for parts that are no text."""
+    said = message.content
     if isinstance(said, list):
         kinds = {part.get("type") for part in said}
         if kinds - {"text"}:
             raise QueryError(f"a message takes text parts only, got {sorted(map(str, kinds))}")
         said = "\n".join(str(part.get("text", "")) for part in said)
-    if not said or not said.strip():
-        raise QueryError("the messages hold no text of the user to answer")
-    return said[:MAX_CHARS]
+    return (said or "")[:MAX_CHARS]
 
 
 def url_citations(answer: dict[str, Any], base: str) -> list[dict[str, Any]]:
@@ -166,10 +193,10 @@ def url_citations(answer: dict[str, Any], base: str) -> list[dict[str, Any]]:
     ]
 
 
-def usage(service: Service, body: ChatBody, text: str) -> dict[str, int]:
+def usage(service: Service, answer: dict[str, Any]) -> dict[str, int]:
     """Count tokens as the text encoder does: there may be no reader at all."""
     spans = service.engine.encoders["text"].token_spans
-    n_in, n_out = len(spans(question(body))), len(spans(text))
+    n_in, n_out = len(spans(answer["question"])), len(spans(answer["answer"]))
     return {"prompt_tokens": n_in, "completion_tokens": n_out, "total_tokens": n_in + n_out}
 
 
@@ -192,8 +219,8 @@ def completion(
     return {
         **envelope(body, "chat.completion"),
         "choices": [choice],
-        "usage": usage(service, body, answer["answer"]),
-        "foveate": {"answered": answer["answered"], "citations": answer["citations"]},
+        "usage": usage(service, answer),
+        "foveate": {name: answer[name] for name in SHOWN},
     }
 
 
@@ -217,11 +244,11 @@ async def chunks(service: Service, body: ChatBody, ask: AskBody, base: str) -> A
         elif name == "result":
             for piece in pieces(found):
                 yield chunk({"content": piece})
-            cited = {"answered": found["answered"], "citations": found["citations"]}
+            cited = {name: found[name] for name in SHOWN}
             last = {"annotations": url_citations(found, base)}
             yield chunk(last, "stop", foveate=cited)
             if (body.stream_options or {}).get("include_usage"):
-                counts = usage(service, body, found["answer"])
+                counts = usage(service, found)
                 yield data_of({**shared, "choices": [], "usage": counts})
     yield b"data: [DONE]\n\n"
 

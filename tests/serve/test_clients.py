@@ -94,6 +94,16 @@ def test_chat_answers_from_the_index_with_citations(openai, shared):
     assert text[start:end] == citation["quote"]
 
 
+def test_a_question_that_leans_on_the_one_before_is_made_whole(openai):
+    asked = [
+        {"role": "user", "content": "What does a lemon tree want?"},
+        {"role": "assistant", "content": "A tree wants sun."},
+        {"role": "user", "content": "How high does it grow?"},
+    ]
+    made = openai.chat.completions.create(model="foveate-extractive", messages=asked)
+    assert "lemon tree" in made.foveate["question"]
+
+
 def test_chat_streams_the_same_answer(openai):
     asked = [{"role": "user", "content": QUESTION}]
     whole = openai.chat.completions.create(model="foveate", messages=asked)
