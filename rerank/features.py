@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from foveate.rerank.terms import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from foveate.pipeline.types import Floats, Hit
 
 NAMES = (
@@ -61,7 +63,7 @@ class Evidence:
     late: Floats | None = None
 
 
-def scaled(values: Floats) -> Floats:
+def scaled(values: NDArray[Any]) -> Floats:
     """Return values with mean 0 and deviation 1; zeros where all are equal."""
     wide = np.asarray(values, dtype=np.float64)
     spread = wide.std()

@@ -152,7 +152,7 @@ def rate(scores: Sequence[Floats], gold: Sequence[Sequence[bool]], criterion: st
             rated.append(_rate_one(some, told, criterion))
     if not rated:
         raise ConfigError("no question has both passages that answer it and some that do not")
-    found: Floats = np.mean(rated, axis=0, dtype=np.float64).astype(np.float32)
+    found: Floats = np.stack(rated).astype(np.float64).mean(0).astype(np.float32)
     return found
 
 
