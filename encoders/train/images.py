@@ -27,6 +27,8 @@ from foveate.encoders.train import cards
 from foveate.pipeline.errors import LoadError
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from foveate.encoders.efficientnet import EfficientNetLite
     from foveate.encoders.train.data import TrainingSet
     from foveate.pipeline.types import Floats
@@ -87,10 +89,8 @@ def look(encoder: EfficientNetLite, data: TrainingSet, tell: Tell | None = None)
     """Encode every picture and caption of a training set once.
 
     Raises:
-        LoadError: if it holds no pictures, or fewer than 20.
+        LoadError: if it holds no pictures, fewer than 20, or one that cannot be read.
     """
-    from PIL import Image, ImageOps
-
     of_picture: dict[str, list[str]] = {}
     for example in data.examples:
         if not isinstance(example.query, str) or not isinstance(example.positive, str | Path):
@@ -102,10 +102,7 @@ def look(encoder: EfficientNetLite, data: TrainingSet, tell: Tell | None = None)
     features, free = [], []
     step = 8 * encoder.batch
     for first in range(0, len(places), step):
-        some = []
-        for place in places[first : first + step]:
-            with Image.open(place) as image:
-                some.append(ImageOps.exif_transpose(image).convert("RGB"))
+        some = [_open(place) for place in places[first : first + step]]
         seen = encoder.features(some)
         features.append(seen[0])
         free.append(seen[1])
@@ -117,6 +114,18 @@ def look(encoder: EfficientNetLite, data: TrainingSet, tell: Tell | None = None)
     names = tuple(Path(place).name for place in places)
     return Seen(names, np.concatenate(features), np.concatenate(free), tuple(captions),
                 encoder.feature_blocks)  # fmt: skip
+
+
+def _open(place: str) -> Image:
+    """Read a picture, upright."""
+    from PIL import Image as Pictures
+    from PIL import ImageOps
+
+    try:
+        with Pictures.open(place) as image:
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, ValueError, Pictures.DecompressionBombError) as error:
+        raise LoadError(f"cannot read the picture {place!r}: {error}") from error
 
 
 def train_image_head(

@@ -175,8 +175,18 @@ def test_a_head_is_held_to_what_it_was_trained_on(folder, tmp_path):
         EfficientNetLite(head=tmp_path).encode([Image.new("RGB", (8, 8))])
 
 
+def test_a_picture_that_cannot_be_read_is_named(tmp_path):
+    places = [tmp_path / f"{i:02}.jpg" for i in range(20)]
+    for place in places:
+        place.write_bytes(b"no picture")
+    examples = tuple(data.Example("a dog", place) for place in places)
+    with pytest.raises(LoadError, match=r"cannot read the picture .*00\.jpg"):
+        images.look(EfficientNetLite(), data.TrainingSet(examples))
+
+
 @pytest.mark.slow
 @pytest.mark.models
+@pytest.mark.timeout(1500)  # about 40 s of one idle core
 def test_heads_find_photos_of_folds_they_never_saw():
     named = os.environ.get("FOVEATE_EVAL_DATA")
     root = Path(named) if named else Path(__file__).parents[4] / "shared/data"
