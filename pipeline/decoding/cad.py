@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foveate.pipeline.decoding.session import Asked, Session, best, plausible
+from foveate.pipeline.decoding.session import Asked, Session, best, plausible, started
 from foveate.pipeline.errors import ConfigError
 
 
@@ -27,12 +27,15 @@ class ContextAware:
         informed, blind = Session(asked.model, asked.edits), Session(asked.model)
         given = informed.read(asked.prompt, asked)
         absent = blind.read(asked.bare, asked)
+        first = True
         while given is not None and not asked.late():
             scores = given
             if absent is not None:
                 with_, without = given.log_softmax(-1), absent.log_softmax(-1)
                 scores = (1 + self.alpha) * with_ - self.alpha * without
-            token = best(scores, plausible(given, self.share))
+            among = plausible(given, self.share)
+            token = best(scores, started(among, asked) if first else among)
+            first = False
             yield token
             given = informed.step(token)
             if absent is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from foveate.pipeline.decoding.session import Asked, Session, best, plausible
+from foveate.pipeline.decoding.session import Asked, Session, best, plausible, started
 from foveate.pipeline.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -38,13 +38,15 @@ class ExpertMinusAmateur:
         expert, amateur = Session(asked.model, asked.edits), Session(self.amateur(asked.model))
         strong = expert.read(asked.prompt, asked)
         weak = amateur.read(asked.prompt, asked)
+        first = True
         while strong is not None and weak is not None and not asked.late():
             scores = strong.log_softmax(-1) - weak.log_softmax(-1)
             among = plausible(strong, self.share)
             # where the two agree everywhere there is nothing to choose by but the expert
             if float((scores[among] - scores[among].mean()).abs().max()) < 1e-6:
                 scores = strong
-            token = best(scores, among)
+            token = best(scores, started(among, asked) if first else among)
+            first = False
             yield token
             strong, weak = expert.step(token), amateur.step(token)
 

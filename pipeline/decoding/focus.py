@@ -60,6 +60,10 @@ class FocusDirections:
         edit = shift(self.directions(asked.model), self.factor)
         yield from Greedy().tokens(replace(asked, edits=(edit, *asked.edits)))
 
+    def prepare(self, model: PreTrainedModel) -> None:
+        """Learn the directions, once."""
+        self.directions(model)
+
     def directions(self, model: PreTrainedModel) -> dict[int, Tensor]:
         """Return {layer: (h, d)}, zero for heads that stay as they are; learned on first use."""
         if not self._directions:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foveate.pipeline.decoding.session import Asked, Session, best, edited, plausible
+from foveate.pipeline.decoding.session import Asked, Session, best, edited, plausible, started
 from foveate.pipeline.errors import ConfigError
 
 
@@ -38,10 +38,12 @@ class LayerContrast:
         block = list(asked.prompt)
         if session.read(block[:-1], asked) is None and len(block) > 1:
             return
-        token = block[-1]
+        token, first = block[-1], True
         while not asked.late():
             last, earlier = self._layers(session, token)
-            token = self.choose(last, earlier)
+            if first:
+                last = last.masked_fill(~started(torch.ones_like(last) > 0, asked), -1e9)
+            token, first = self.choose(last, earlier), False
             yield token
 
     def choose(self, last: Tensor, earlier: Tensor) -> int:

@@ -60,7 +60,7 @@ class Highlight:
         self._directions: dict[str, Tensor] = {}
 
     def tokens(self, asked: Asked) -> Iterator[int]:
-        self.attach(asked.model)
+        self.prepare(asked.model)
         session = Session(asked.model, asked.edits)
         marked = torch.tensor(list(asked.marked), dtype=torch.bool)
         # what is highlighted stands in the prompt: the steps after it need nothing
@@ -71,8 +71,8 @@ class Highlight:
             yield token
             logits = session.step(token)
 
-    def attach(self, model: PreTrainedModel) -> None:
-        """Hook a model's keys and values, once."""
+    def prepare(self, model: PreTrainedModel) -> None:
+        """Learn the directions and hook a model's keys and values, once."""
         if self._steered is model:
             return
         if not self._directions:

@@ -35,6 +35,7 @@ class Asked:
     model: a twin (`twin`), whose modules may be hooked. prompt: token ids. bare: those of the same
     conversation without any passage. marked: for each prompt token, whether it stands in the
     evidence that is to be highlighted. deadline: of `time.monotonic`. edits: seen at each step.
+    ends: tokens that end an answer; a contrast must not make one of them the whole answer.
     """
 
     model: PreTrainedModel
@@ -43,6 +44,7 @@ class Asked:
     marked: Sequence[bool] = ()
     deadline: float = float("inf")
     edits: tuple[Edit, ...] = ()
+    ends: frozenset[int] = frozenset()
 
     def late(self) -> bool:
         return time.monotonic() >= self.deadline
@@ -171,6 +173,13 @@ def plausible(logits: Tensor, share: float) -> Tensor:
         return torch.ones_like(logits, dtype=torch.bool)
     log = logits.log_softmax(-1)
     return log >= log.max() + float(torch.tensor(share).log())
+
+
+def started(among: Tensor, asked: Asked) -> Tensor:
+    """Return the tokens that may begin an answer: no end, unless there is nothing else."""
+    begins = among.clone()
+    begins[[token for token in asked.ends if token < len(begins)]] = False
+    return begins if bool(begins.any()) else among
 
 
 def best(scores: Tensor, among: Tensor) -> int:

@@ -79,7 +79,11 @@ class Transformers:
         timeout_s: float,
         stream: Stream,
     ) -> Iterator[str]:
-        _ = self.reader.model  # loading is not the answer's time
+        # loading and learning are not the answer's time
+        prepare = getattr(self.decoding, "prepare", None)
+        if prepare is not None:
+            prepare(self.twin())
+        _ = self.reader.model
         deadline = time.monotonic() + timeout_s
         ids = self.reader.encode_chat(messages)
         if len(ids) + max_tokens > self.window_tokens:
@@ -114,6 +118,7 @@ class Transformers:
             marked=marked(spans, last.get("evidence", ())),
             deadline=deadline,
             edits=(watch,),
+            ends=self.reader.end_tokens(),
         )
         ids: list[int] = []
         ends: list[int] = []

@@ -215,7 +215,7 @@ def test_highlighting_moves_the_keys_of_the_marked_tokens_alone(plain):
     way = prism.Highlight(key_gain=1.0, value_gain=0.0)
     way._directions = random_directions()
     model = twin(plain)
-    way.attach(model)
+    way.prepare(model)
     marked = [i in (3, 4) for i in range(len(PROMPT))]
     before, after = keys_of(plain, PROMPT), keys_of(model, PROMPT, marked)
     moved = (after - before).abs().amax(-1) > 1e-5  # (l, t)
@@ -310,3 +310,14 @@ def test_time_that_is_up_ends_every_way(model):
     for name in sorted(registry.names("decoding")):
         if name not in ("prism", "focus"):
             assert decode(make_decoding(name, Words()), model, deadline=0.0) == []
+
+
+@pytest.mark.parametrize("name", ["cad", "cd", "layers"])
+def test_a_contrast_does_not_end_an_answer_before_it_begins(name, model):
+    options = {"least": 0.0, "step": 1} if name == "layers" else {}
+    way = make_decoding({"use": name, **options}, Words())
+    (first,) = decode(way, model, n=1)
+    (other,) = decode(way, model, n=1, ends=frozenset([first]))
+    assert other != first
+    # where every token is an end there is nothing else to begin with
+    assert len(decode(way, model, n=1, ends=frozenset(range(64)))) == 1
