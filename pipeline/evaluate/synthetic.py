@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foveate.pipeline import registry, terms
+from foveate.pipeline import terms
 from foveate.pipeline.errors import FoveateError
 from foveate.pipeline.evaluate.corpora import write_rows
 from foveate.pipeline.evaluate.view import TEXTS, all_passages
@@ -22,11 +22,19 @@ from foveate.pipeline.evaluate.view import TEXTS, all_passages
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
     from foveate.pipeline.protocols import Generator
+    from foveate.pipeline.reader import Reader
     from foveate.pipeline.types import Passage
 
 INSTRUCTION = (
     "Write one short question that the text answers. Name what it is about, so that the question "
     "can be understood without the text. Write only the question."
+)
+# a small reader continues examples where it does not follow an order
+EXAMPLES = (
+    "Text: Mount Etna is a volcano on the island of Sicily. It is 3357 metres high.\n"
+    "Question: How high is Mount Etna?\n\n"
+    "Text: The library of Ely was founded in 1887 by a baker who left it 400 books.\n"
+    "Question: Who founded the library of Ely?\n\n"
 )
 LEAST_WORDS = 25
 ROUND_TRIP = 5
@@ -95,31 +103,50 @@ def make_queries(
     return tally
 
 
-def configured_generator(engine: Engine) -> Generator:
-    """Build the generator that the engine answers with; the offline reader if it only quotes."""
-    import dataclasses
+class Completer:
+    """The offline reader as a writer of questions: it continues a list of examples."""
 
-    from foveate.pipeline.answer import AnswerOptions
+    def __init__(self, reader: Reader) -> None:
+        self.name = reader.name
+        self._reader = reader
 
-    table = engine.config.table("generate")
-    name = table.pop("use", "extractive")
-    if name == "extractive":
-        name = "transformers"
-    known = {f.name for f in dataclasses.fields(AnswerOptions)}
-    options = {k: v for k, v in table.items() if k not in known}
-    found: Generator = registry.find("generator", name)(**options)
-    return found
+    def write(self, text: str, *, n_chars: int = 400, max_tokens: int = 24) -> str:
+        """Return the line that follows the text."""
+        import torch
+
+        shown = " ".join(text.split())[:n_chars]
+        prompt = self._reader.encode(f"{EXAMPLES}Text: {shown}\nQuestion:")
+        model: Any = self._reader.model
+        ids = torch.tensor([prompt], device=model.device)
+        with torch.no_grad():
+            made = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_tokens,
+                do_sample=False,
+            )
+        return self._reader.decode(made[0, len(prompt) :].tolist()).strip().partition("\n")[0]
 
 
-def draft(generator: Generator, passage: Passage) -> str | None:
+def configured_generator(engine: Engine) -> Generator | Completer:
+    """Return the generator that the engine answers with; the offline reader if it only quotes."""
+    resources = engine.refinery.resources
+    if engine.config.table("generate").get("use", "extractive") == "extractive":
+        return Completer(resources.reader())
+    return resources.generator()
+
+
+def draft(writer: Generator | Completer, passage: Passage) -> str | None:
     """Have a question written; None if what comes is no question that stands alone."""
     title = passage.source.title or passage.context
     text = f"{title}\n{passage.text}".strip()[:2000]
+    if isinstance(writer, Completer):
+        return usable(writer.write(passage.text), text)
     # a mark that the text can't hold, so that the text can't end itself and speak as the user
     mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     fenced = f"<text {mark}>\n{text}\n</text {mark}>"
     messages = [{"role": "user", "content": f"{INSTRUCTION}\n\n{fenced}"}]
-    written = "".join(generator.generate(messages, max_tokens=48, timeout_s=60.0))
+    written = "".join(writer.generate(messages, max_tokens=48, timeout_s=60.0))
     return usable(written, text)
 
 
