@@ -3,8 +3,7 @@
     p = sigmoid(v . w + b),  v: each head's attention from the prompt's last token, spread over
     the passages only, the mean of a sentence's tokens
 
-The reader reads in windows, in order. The probe is fitted to one reader: the shipped one to
-SmolLM2-135M-Instruct (weights/README.md); `foveate fit sentinel` fits another.
+The reader reads in windows, in order. `foveate fit sentinel` fits the probe of one reader.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources as packaged
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foveate.pipeline.errors import ModelError
+from foveate.pipeline.errors import ConfigError, ModelError
 from foveate.pipeline.types import Context, Hit
 from foveate.rerank.compress import packing, units
 from foveate.rerank.compress.attended import by_score, over
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Floats
     from foveate.rerank.compress.units import Unit
 
-SHIPPED = "sentinel.json"
 WINDOW_TOKENS = 1024
 RIDGE = 0.003  # a question, on standardised features
 
@@ -64,7 +61,7 @@ class Sentinel:
 
     Args:
         resources: what the engine lends.
-        probe: a file that `foveate fit sentinel` wrote; the shipped one by default.
+        probe: a file that `foveate fit sentinel` wrote for the configured reader.
         window_tokens: the reader reads so many tokens of passages at a time.
     """
 
@@ -87,11 +84,16 @@ class Sentinel:
     def probe(self) -> Probe:
         with self._lock:
             if self._probe is None:
+                if self._place is None:
+                    raise ConfigError(
+                        "compressor 'sentinel' needs a probe of the configured reader: fit one "
+                        "with `foveate fit sentinel`, then set compress.probe to its file"
+                    )
                 found = load(self._place)
                 reader = self._resources.reader().name
-                if self._place is None and found.reader != reader:
+                if found.reader != reader:
                     raise ModelError(
-                        f"the shipped probe was fitted to {found.reader!r}, not to {reader!r}: "
+                        f"{str(self._place)!r} was fitted to {found.reader!r}, not to {reader!r}: "
                         "fit one with `foveate fit sentinel`"
                     )
                 self._probe = found
@@ -148,16 +150,13 @@ def features(
     return logs
 
 
-def load(path: str | os.PathLike[str] | None = None) -> Probe:
-    """Read a probe from a file, the shipped one by default.
+def load(path: str | os.PathLike[str]) -> Probe:
+    """Read a probe from a file.
 
     Raises:
         ModelError: for a file that is none.
     """
-    if path is None:
-        place: Any = packaged.files("foveate.rerank.compress") / "weights" / SHIPPED
-    else:
-        place = Path(path).expanduser()
+    place = Path(path).expanduser()
     try:
         table = json.loads(place.read_text(encoding="utf-8"))
         mean, deviation, weights = (

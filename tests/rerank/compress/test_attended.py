@@ -1,9 +1,11 @@
 """Compressors over the attention scan, on a scan whose attention is known."""
 
+import json
+
 import numpy as np
 import pytest
 
-from foveate.pipeline.errors import ConfigError
+from foveate.pipeline.errors import ConfigError, ModelError
 from foveate.pipeline.testing import (
     CompressorContract,
     check_context,
@@ -16,7 +18,7 @@ from foveate.rerank.attention import Look
 from foveate.rerank.compress.attended import Attended
 from foveate.rerank.compress.cafe import Cafe, shares, union
 from foveate.rerank.compress.infini import InfiniRetri, carry
-from foveate.rerank.compress.sentinel import Probe, Sentinel, features
+from foveate.rerank.compress.sentinel import Probe, Sentinel, features, fit
 from foveate.rerank.compress.units import cut
 
 N_HEADS = 4
@@ -192,6 +194,29 @@ def test_a_text_beyond_the_window_is_read_in_windows_and_said_so():
     context = made.compress("secret word of the wing", [hit], 30, count_tokens=count_words)
     assert context.trace["compress"]["windows"] > 10
     assert context.trace["compress"]["carried"] <= 12
+
+
+def test_a_fitted_probe_finds_the_head_that_marks_the_sentence_and_is_saved(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(20, N_HEADS)).astype(np.float32) for _ in range(30)]
+    made = fit("words", rows, [x[:, 2] > 1 for x in rows])
+    assert made.weights.argmax() == 2
+    asked = rng.normal(size=(50, N_HEADS)).astype(np.float32)
+    assert ((made.chances(asked) > 0.5) == (asked[:, 2] > 1)).mean() > 0.8
+    place = tmp_path / "p.json"
+    place.write_text(json.dumps(made.as_dict()))
+    loaded = Sentinel(lent(), probe=place).probe
+    np.testing.assert_allclose(loaded.chances(asked), made.chances(asked), atol=1e-3)
+
+
+def test_a_probe_is_asked_for_and_one_of_another_reader_is_refused(tmp_path):
+    hits = [hit_of(haystack(5))]
+    with pytest.raises(ConfigError, match="foveate fit sentinel"):
+        Sentinel(lent()).compress("a", hits, 5, count_tokens=count_words)
+    place = tmp_path / "p.json"
+    place.write_text(json.dumps({**probe().as_dict(), "reader": "other"}))
+    with pytest.raises(ModelError, match="'other'"):
+        Sentinel(lent(), probe=place).compress("a", hits, 5, count_tokens=count_words)
 
 
 def test_wrong_options_are_refused():
