@@ -1,4 +1,5 @@
 REGISTRY: dict[str, str] = {
+    "array": "foveate.encoders.arrays:ArrayEncoder",
     "efficientnet-lite": "foveate.encoders.efficientnet:EfficientNetLite",
     "late-minilm": "foveate.encoders.late:LateMiniLM",
     "minilm": "foveate.encoders.minilm:MiniLM",

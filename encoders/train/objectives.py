@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from foveate.encoders.train import losses
-from foveate.encoders.train.losses.judged import weights_of
+from foveate.encoders.train.loss.judged import weights_of
 from foveate.pipeline.errors import ConfigError
 
 if TYPE_CHECKING:

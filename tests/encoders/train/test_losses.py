@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional as F
 
 from foveate.encoders.train import losses
-from foveate.encoders.train.losses.captions import (
+from foveate.encoders.train.loss.captions import (
     conditioned_columns,
     word_region_map,
     word_region_scores,
 )
-from foveate.encoders.train.losses.judged import weights_of
-from foveate.encoders.train.losses.local import clip, patches_inside
-from foveate.encoders.train.losses.replaced import replaced_labels
+from foveate.encoders.train.loss.judged import weights_of
+from foveate.encoders.train.loss.local import clip, patches_inside
+from foveate.encoders.train.loss.replaced import replaced_labels
 from foveate.pipeline.errors import ConfigError, ShapeError
 from foveate.pipeline.types import Box
 

@@ -4,14 +4,14 @@ Vectors are (b, d), L2-normalised where a docstring speaks of cosines; a loss is
 their type, float64 included, and lower is better. Temperatures divide.
 """
 
-from foveate.encoders.train.losses.captions import (
+from foveate.encoders.train.loss.captions import (
     flair_conditioned,
     flair_global,
     multimodal,
     sigmoid,
     word_region,
 )
-from foveate.encoders.train.losses.contrast import (
+from foveate.encoders.train.loss.contrast import (
     composition,
     debiased,
     focal_infonce,
@@ -22,17 +22,17 @@ from foveate.encoders.train.losses.contrast import (
     simcse_unsupervised,
     supcon,
 )
-from foveate.encoders.train.losses.distil import attention_transfer, pixelwise
-from foveate.encoders.train.losses.judged import graded, query_side
-from foveate.encoders.train.losses.local import (
+from foveate.encoders.train.loss.distil import attention_transfer, pixelwise
+from foveate.encoders.train.loss.judged import graded, query_side
+from foveate.encoders.train.loss.local import (
     best_pair,
     local_matching,
     mask_tokens,
     matching_distribution,
     token_scores,
 )
-from foveate.encoders.train.losses.replaced import diffcse, replaced_tokens
-from foveate.encoders.train.losses.spread import alignment, anchored, uniformity
+from foveate.encoders.train.loss.replaced import diffcse, replaced_tokens
+from foveate.encoders.train.loss.spread import alignment, anchored, uniformity
 
 __all__ = [
     "alignment",

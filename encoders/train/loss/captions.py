@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from foveate.encoders.train.losses.contrast import simcse_unsupervised
+from foveate.encoders.train.loss.contrast import simcse_unsupervised
 from foveate.pipeline.errors import ShapeError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn import functional as F
 
-from foveate.encoders.train.losses.contrast import simcse_unsupervised
+from foveate.encoders.train.loss.contrast import simcse_unsupervised
 
 if TYPE_CHECKING:
     from torch import Tensor
