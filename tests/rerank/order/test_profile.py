@@ -74,3 +74,10 @@ def test_an_unknown_reader_is_told_to_measure(tmp_path, monkeypatch):
 
     with pytest.raises(ConfigError, match="foveate fit profile"):
         AttnRank(lend(reader=Reader)).order("q", context_of(3))
+
+
+def test_the_profile_that_ships_is_a_basin():
+    shipped = load(profile.shipped_place("smollm2-135m-instruct"))
+    for n, shares in shipped.items():
+        assert shares.sum() == pytest.approx(1, abs=1e-3)
+        assert {int(i) for i in np.argsort(shares)[-2:]} == {0, n - 1}
