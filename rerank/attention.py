@@ -85,8 +85,8 @@ class AttentionScan:
         calibrate: take off what the question "N/A" looks at.
         mask_deviations: a passage's tokens this many deviations below its mean count for
             nothing; None counts all.
-        share: 'passages' spreads a row's attention over passage tokens only (BlockRank), 'prompt'
-            over the whole prompt.
+        share: 'prompt' spreads a row's attention over the whole prompt, 'passages' over passage
+            tokens only (BlockRank).
         folder: where keys are kept between processes; None keeps them in memory only.
         keep_mb: of keys in memory.
         read_tokens: of passages in one forward.
@@ -101,7 +101,7 @@ class AttentionScan:
         rows: Rows = "question",
         calibrate: bool = True,
         mask_deviations: float | None = 2.0,
-        share: str = "passages",
+        share: str = "prompt",
         folder: Path | None = None,
         keep_mb: int = 256,
         read_tokens: int = READ_TOKENS,

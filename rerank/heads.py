@@ -163,7 +163,7 @@ def _rate_one(scores: Floats, gold: Any, criterion: str) -> Floats:
     if criterion == "contrast":
         wrong = np.exp((scores[~gold] - scores.max(0)) / TEMPERATURE).sum(0)
         right = np.exp((scores[gold] - scores.max(0)) / TEMPERATURE)
-        contrast: Floats = (right / (right + wrong)).mean(0)
+        contrast: Floats = (right / np.maximum(right + wrong, 1e-30)).mean(0)
         return contrast
     discounts = 1 / np.log2(np.arange(2, 12))
     # among equals the earlier passage goes first
@@ -174,7 +174,12 @@ def _rate_one(scores: Floats, gold: Any, criterion: str) -> Floats:
     return ranked
 
 
-def choose_best(ratings: Floats, shape: tuple[int, int, int], n: int) -> list[tuple[int, int]]:
-    """Return the n best heads as (layer, head), best first."""
-    order = np.argsort(-ratings, kind="stable")[:n]
+def choose_best(
+    ratings: Floats, shape: tuple[int, int, int], n: int, *, layers: int | None = None
+) -> list[tuple[int, int]]:
+    """Return the n best heads of the first `layers` as (layer, head), best first.
+
+    Layers behind the last chosen head never run (CoRe).
+    """
+    order = np.argsort(-ratings[: (layers or shape[0]) * shape[1]], kind="stable")[:n]
     return [(int(i) // shape[1], int(i) % shape[1]) for i in order]

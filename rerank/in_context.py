@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCORINGS = ("icr", "reattn", "blockrank")
 # BlockRank (arXiv 2510.05396) reads the last row's share of each passage as it is
 _OF_SCORING: dict[str, dict[str, Any]] = {
-    "blockrank": {"calibrate": False, "mask_deviations": None, "rows": "last"}
+    "blockrank": {"calibrate": False, "mask_deviations": None, "rows": "last", "share": "passages"}
 }
 
 

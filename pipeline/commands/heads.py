@@ -19,6 +19,10 @@ def heads(
     criterion: Annotated[
         str, typer.Option(help="rank, mass or contrast.", metavar="NAME")
     ] = "rank",
+    layers: Annotated[
+        int | None,
+        typer.Option(help="Only heads of the first N layers: later ones never run.", metavar="N"),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="The file; your own data folder by default.", metavar="FILE")
     ] = None,
@@ -44,7 +48,7 @@ def heads(
 
         scores = found.observe(reader, labelled, progress=tell)
     ratings = found.rate(scores, [q.gold for q in labelled], criterion)
-    pairs = found.choose_best(ratings, shape(reader.model), n)
+    pairs = found.choose_best(ratings, shape(reader.model), n, layers=layers)
     place = Path(out).expanduser() if out else found.saved_place(reader.name)
     facts: dict[str, Any] = {
         "criterion": criterion,
