@@ -124,9 +124,10 @@ class Columns:
             at = 0
             for name, (mean, scale) in self.numbers.items():
                 value = row.get(name)
-                known = _is_number(value)
-                found[i, at] = (float(value) - mean) / scale if known else 0.0
-                found[i, at + 1] = 0.0 if known else 1.0
+                if value is not None and _is_number(value):
+                    found[i, at] = (float(value) - mean) / scale
+                else:
+                    found[i, at + 1] = 1.0
                 at += 2
             for name, values in self.categories.items():
                 if str(row.get(name)) in values:

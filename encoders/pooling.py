@@ -126,7 +126,8 @@ class EfficientProbe(nn.Module):
         logits = self.queries @ keys.transpose(1, 2) / states.shape[-1] ** 0.5
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None], -torch.inf)
-        return logits.softmax(-1)
+        weights: Tensor = logits.softmax(-1)
+        return weights
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return (n, d), not normalised. states: (n, t, d); mask: (n, t) bool."""

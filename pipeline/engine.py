@@ -45,6 +45,7 @@ DEFAULT_NAME = ".foveate"
 ROLES = ("text", "image", "tokens")
 BUILD_TABLES = ("encoders.text", "encoders.image", "encoders.tokens", "index", "ingest")
 SECRETS = ("ingest.pdf_passwords",)
+PATHS = ("path", "head", "weights", "model")  # settings that may name a file or a folder
 
 
 def open(
@@ -144,13 +145,21 @@ def towers(encoders: Mapping[str, Encoder]) -> dict[str, Any]:
 
 
 def built_with(settings: Config) -> dict[str, Any]:
-    """Return the settings that an index keeps for life."""
+    """Return the settings that an index keeps for life; paths hold from any folder."""
     return {
-        f"{table}.{key}": value
+        f"{table}.{key}": lasting(value) if key in PATHS else value
         for table in BUILD_TABLES
         for key, value in settings.table(table).items()
         if f"{table}.{key}" not in SECRETS
     }
+
+
+def lasting(value: Any) -> Any:
+    """Make the relative path of something that is there absolute; leave the rest as it is."""
+    if not isinstance(value, str):
+        return value
+    place = os.path.abspath(os.path.expanduser(value))
+    return place if os.path.exists(place) else value
 
 
 def keep_build(settings: Config, stored: Mapping[str, Any]) -> Config:

@@ -98,7 +98,7 @@ def train(
     place, say = Path(out).expanduser(), tell or (lambda stage, done, total: None)
     if (place / "training.json").is_file():
         raise FoveateError(f"{str(place)!r} holds a trained encoder already: name a new folder")
-    found = data if isinstance(data, sets.TrainingSet) else sets.read(data, which=which)
+    found = data if isinstance(data, sets.TrainingSet) else sets.read(Path(data), which=which)
     if any(isinstance(example.positive, Path) for example in found.examples):
         return _train_pictures(found, place, settings, say)
     if synthesize:

@@ -48,7 +48,8 @@ class ArrayTower:
         f, d = features.dim, texts.dim
 
         def layer(n_out: int, n_in: int) -> Tensor:
-            return torch.randn(n_out, n_in, generator=draw) / max(n_in, 1) ** 0.5
+            drawn: Tensor = torch.randn(n_out, n_in, generator=draw) / max(n_in, 1) ** 0.5
+            return drawn
 
         self._net = {
             "in.weight": layer(width, f),

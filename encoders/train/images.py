@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found: Any = cross_validate(look(encoder, examples))
     else:
         found = train_image_head(encoder, examples, chosen.out)
-    print(json.dumps(found, indent=1))  # noqa: T201
+    sys.stdout.write(f"{json.dumps(found, indent=1)}\n")
 
 
 if __name__ == "__main__":

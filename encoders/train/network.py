@@ -54,7 +54,7 @@ class Network:
             x = self._drop(self._norm(x, table + "LayerNorm"))
             for number in range(self.shape.n_layers):
                 x = self._layer(x, number, lengths)
-        return x.float().split(lengths)
+        return torch.split(x.float(), lengths)
 
     def _layer(self, x: Tensor, number: int, lengths: list[int]) -> Tensor:
         name = f"encoder.layer.{number}."
@@ -78,7 +78,7 @@ class Network:
                     learned = _heads(self.extra[f"prefix.{number}.{kind}"], 1, heads)
                     own = learned.expand(n, -1, -1, -1).to(split[slot].dtype)
                     split[slot] = torch.cat([own, split[slot]], dim=2)
-            y = F.scaled_dot_product_attention(*split)
+            y = F.scaled_dot_product_attention(split[0], split[1], split[2])
             parts.append(y.transpose(1, 2).reshape(n * length, -1))
         return torch.cat(parts)
 

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 import foveate
-from foveate.pipeline import evidence, search
+from foveate.pipeline import config, evidence, search
+from foveate.pipeline import engine as engines
 from foveate.pipeline import query as queries
 from foveate.pipeline.errors import FoveateError, IndexWriteError, QueryError, SpaceMismatch
 from foveate.pipeline.testing import HashedWords
@@ -213,3 +214,16 @@ def test_an_empty_question_is_told_from_an_empty_search(tmp_path: Path) -> None:
         pytest.raises(QueryError, match="the question is empty"),
     ):
         ix.ask("  ")
+
+
+def test_a_model_named_by_a_relative_path_is_found_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    settings = config.load(
+        overrides={"encoders.text.path": "model", "encoders.image.use": "none"},
+    )
+    kept = engines.built_with(settings)
+    assert kept["encoders.text.path"] == str(tmp_path / "model")
+    assert kept["encoders.text.use"] == "minilm"

@@ -56,7 +56,9 @@ def changed(model: Path, folder: Path, **options) -> Path:
 
 def held(place: Path) -> tuple[list[str], np.ndarray, str]:
     with foveate.open(place) as engine:
-        ids = sorted(hit.passage.id for hit in engine.search("w1", k=50, mode="dense", collapse=False))
+        ids = sorted(
+            hit.passage.id for hit in engine.search("w1", k=50, mode="dense", collapse=False)
+        )
         texts = [p.text for p in engine.index.passages(ids)]
         return texts, engine.index.vectors(ids, "text"), engine.encoders["text"].tower
 

@@ -162,7 +162,7 @@ def word_region(
 
 def word_region_map(queries: Tensor, keys: Tensor) -> Tensor:
     """Return (..., n, r): where each word looks, rows that sum to 1."""
-    logits = queries @ keys.transpose(-1, -2) / float(queries.shape[-1]) ** 0.5
+    logits: Tensor = queries @ keys.transpose(-1, -2) / float(queries.shape[-1]) ** 0.5
     return logits.softmax(-1)
 
 
