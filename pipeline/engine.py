@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -267,8 +268,8 @@ class Engine:
         where: a filter, e.g. "type = 'pdf' and year >= 2020". modality: one or several of text,
         table, image, page. mode: 'hybrid', 'dense' or 'words'. group: 'source' gives each source's
         best passage only. collapse: fold near-duplicates. rerank: a reranker by name, or a chain
-        of them; None takes what is configured for searches, False none. Without words there is
-        nothing to rerank by.
+        of them; None takes what is configured for hybrid searches, False none. Without words there
+        is nothing to rerank by.
 
         Returns:
             At most k hits, best first.
@@ -296,6 +297,8 @@ class Engine:
         from foveate.pipeline import refine, search
 
         asked = queries.parse(text, k=k, **options)
+        if rerank is None and asked.mode != "hybrid":
+            rerank = False  # who asks for one list wants to see that list
         chain = self.refinery.chain(rerank, use) if asked.text else []
         if chain:
             asked = dataclasses.replace(asked, k=max(k, chain[0][0].depth))
@@ -478,7 +481,11 @@ class Engine:
         return found
 
     def compact(self) -> None:
-        """Rewrite the index without what was removed; its bytes are gone from the disk after."""
+        """Rewrite the index without what was removed; its bytes are gone from the disk after.
+
+        So are the reader's kept keys, which may be of what was removed.
+        """
+        shutil.rmtree(self.path / "scan", ignore_errors=True)
         self.index.compact()
 
     @property

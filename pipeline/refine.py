@@ -27,8 +27,9 @@ USES = ("search", "ask", "both")
 class Step:
     """One reranker of a chain.
 
-    depth: of the hits that reach it, the first so many are scored; the rest are dropped. on:
-    'search', 'ask' or 'both', the calls it serves when nobody asks for it by name.
+    depth: of the hits that reach it, the first so many are scored; the rest follow them in
+    their old order. on: 'search', 'ask' or 'both', the calls it serves when nobody asks for it by
+    name.
     """
 
     name: str
@@ -78,10 +79,18 @@ def rerank(
     the score of its new place, since scores of two kinds do not compare.
     """
     found = list(hits)
-    for number, (step, reranker) in enumerate(chain):
-        wanted = max(k, chain[number + 1][0].depth) if number + 1 < len(chain) else k
-        found = apply(query, found[: step.depth], step.name, reranker)[: max(wanted, k)]
+    for step, reranker in chain:
+        better = apply(query, found[: step.depth], step.name, reranker)
+        found = [*better, *below(better, found[step.depth :])]
     return found[:k]
+
+
+def below(better: Sequence[Hit], rest: Sequence[Hit]) -> list[Hit]:
+    """Scale the scores of the rest so that none stands above what was reranked."""
+    if not better or not rest or rest[0].score <= better[-1].score:
+        return list(rest)
+    scale = better[-1].score / rest[0].score
+    return [dataclasses.replace(hit, score=hit.score * scale) for hit in rest]
 
 
 def apply(query: str, hits: Sequence[Hit], name: str, reranker: Reranker) -> list[Hit]:

@@ -160,6 +160,7 @@ def judge(question: Question, answer: Answer, gold: Set[str]) -> dict[str, float
     }
     if question.falsehoods:
         values["repeats a falsehood"] = metrics.containment(text, question.falsehoods)
+        values["tells of a conflict"] = float(bool(answer.conflicts))
     if not question.answerable:
         return {**values, "refused unanswerable": float(not answer.answered)}
     if question.yes_no:

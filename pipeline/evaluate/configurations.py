@@ -15,9 +15,9 @@ from foveate.pipeline.evaluate.baselines import BASELINES
 if TYPE_CHECKING:
     from foveate.pipeline.config import Config
 
-MODES = ("hybrid", "dense", "words")
+MODES = ("hybrid", "dense", "words", "late")
 DOCUMENTS = ("own", "pooled")
-BUILD_TABLES = ("encoders.text", "encoders.image", "ingest", "index")
+BUILD_TABLES = ("encoders.text", "encoders.image", "encoders.tokens", "ingest", "index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +136,7 @@ RUN_SETTINGS: dict[str, Callable[[str, Any], None]] = {
 def build_key(config: Config, towers: Sequence[str]) -> str:
     """Return a hash of all that decides what an index holds."""
     tables = {name: config.table(name) for name in BUILD_TABLES}
+    if not tables["encoders.tokens"]:
+        del tables["encoders.tokens"]  # indexes built before there were token vectors hold
     text = json.dumps([tables, list(towers)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         "questions",
         (
             *("contains", "token F1", "words", "tokens", "yes/no right", "repeats a falsehood"),
+            *("tells of a conflict",),
             *("answered", "citation precision", "citation recall"),
             *("refused without evidence", "refused unanswerable"),
         ),

@@ -78,7 +78,10 @@ def ask_all(
     """
     engine, clock = built.engine, Clock()
     done = journal if journal is not None else Journal(None)
-    chain = engine.refinery.chain(None, use)
+    # one list is measured as it is, unless the run itself asks for a reranker
+    preset = str(engine.config.origin("rerank")).startswith("preset ")
+    alone = options.get("mode", "hybrid") != "hybrid" and preset
+    chain = engine.refinery.chain(False if alone else None, use)
     run: dict[str, list[str]] = {}
     first_s = 0.0
     with restored(engine):
@@ -126,11 +129,7 @@ def find(
     clock: Clock,
     options: Mapping[str, Any],
 ) -> list[Hit]:
-    """Return at most k hits: the reranked ones, then what no reranker saw, as it was found.
-
-    `Engine.search` drops the latter; here they stay, so that recall far down the list shows what
-    the first stage found.
-    """
+    """Return at most k hits: the reranked ones, then what no reranker saw, as it was found."""
     from foveate.pipeline import refine
 
     text = asked.get("text")
@@ -140,9 +139,7 @@ def find(
     if not chain or not text:
         return hits
     timed = [(s, Clocked(made, {"rerank": f"rerank {s.name}"}, clock)) for s, made in chain]
-    better = refine.rerank(str(text), hits, timed, k)
-    ids = {hit.passage.id for hit in better}
-    return [*better, *(hit for hit in hits if hit.passage.id not in ids)][:k]
+    return refine.rerank(str(text), hits, timed, k)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.pipeline import config, engine, registry
+from foveate.pipeline import config, engine, refine, registry
 from foveate.pipeline.errors import ConfigError, UnknownComponent
 from foveate.pipeline.search import SearchOptions
 
@@ -32,6 +32,8 @@ def test_every_preset_fits_the_components_that_it_names() -> None:
         assert set(engine.make_encoders(loaded)) == {"text", "image"}
         kind, options = loaded.component("generate")
         registry.find("generator", kind)(**options)
+        chain = refine.steps(loaded.get("rerank", ()), name)
+        assert all(refine.make("reranker", s.name, None, s.options).reads for s in chain)
 
 
 def test_who_named_the_preset_is_said(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

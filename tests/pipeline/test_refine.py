@@ -60,9 +60,14 @@ def test_what_a_reranker_cannot_read_keeps_its_place() -> None:
     assert [h.score for h in found] == [h.score for h in hits]
 
 
-def test_hits_below_the_depth_are_dropped() -> None:
+def test_hits_below_the_depth_follow_in_their_old_order() -> None:
     hits = [hit(i, 1 - i / 10) for i in range(6)]
-    assert ids(refine.rerank("q", hits, [(step(3), Backwards(None))], 6)) == [2, 1, 0]
+    found = refine.rerank("q", hits, [(step(3), Backwards(None))], 6)
+    assert ids(found) == [2, 1, 0, 3, 4, 5]
+    scores = [h.score for h in found]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[2:] == pytest.approx([1 / 3, 1 / 3, 1 / 3 * 6 / 7, 1 / 3 * 5 / 7])
+    assert "backwards" not in found[3].ranks
 
 
 def test_a_chain_hands_on_as_many_as_the_next_one_reads() -> None:
@@ -135,3 +140,22 @@ def test_an_unknown_reranker_and_option_are_named(engine: foveate.Engine) -> Non
         engine.search("lighthouse", rerank="bakwards")
     with pytest.raises(ConfigError, match=r"backwards.*colour"):
         engine.search("lighthouse", rerank=[{"use": "backwards", "colour": "red"}])
+
+
+def test_a_configured_reranker_serves_hybrid_searches_only(engine: foveate.Engine) -> None:
+    plain = ids(engine.search("lighthouse rock", mode="words"))
+    every = config.load(overrides={"rerank": "backwards"})
+    with foveate.open(engine.path, config=every, encoders=engine.encoders) as other:
+        assert ids(other.search("lighthouse rock", mode="words")) == plain
+        assert ids(other.search("lighthouse rock", mode="words", rerank="backwards")) == plain[::-1]
+        assert ids(other.search("lighthouse rock")) == ids(
+            engine.search("lighthouse rock", rerank="backwards")
+        )
+
+
+def test_compacting_erases_the_keys_that_a_reader_kept(engine: foveate.Engine) -> None:
+    kept = engine.path / "scan" / "keys.sqlite"
+    kept.parent.mkdir()
+    kept.write_bytes(b"of a passage that was removed")
+    engine.compact()
+    assert not kept.exists()
