@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Weights: TypeAlias = Mapping[str, float]
 
-# logistic regressions over the features below, fitted by tests/bench/answer_quality.py --tune on
+# logistic regressions over the features below (tests/bench/answer_quality.py --tune fits alike) on
 # questions of hotpot, nq20 and musique, each with its gold documents and without them, and among
 # ten, five and three passages. Questions that name something and those that do not have weights of
 # their own: what a name leaves open says more than what a common word does. The intercepts are
