@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import os
+import sys
 import tomllib
 import types
 import typing
@@ -195,15 +197,7 @@ def make(kind: type[T], values: Mapping[str, Any], table: str) -> T:
         ConfigError: for a key the dataclass lacks or a value of another type.
     """
     hints = typing.get_type_hints(kind)
-    for key, value in values.items():
-        if key not in hints:
-            close = difflib.get_close_matches(key, hints, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(
-                f"unknown option {table}.{key}{hint} (known: {', '.join(sorted(hints))})"
-            )
-        if not _fits(value, hints[key]):
-            raise ConfigError(f"{table}.{key} must be {_name(hints[key])}, got {value!r}")
+    _check_options(values, hints, table)
     exact = {
         k: tuple(v) if isinstance(v, list) else float(v) if hints[k] is float else v
         for k, v in values.items()
@@ -212,6 +206,40 @@ def make(kind: type[T], values: Mapping[str, Any], table: str) -> T:
         return kind(**exact)
     except ValueError as error:
         raise ConfigError(f"[{table}] {error}") from error
+
+
+def check_options(factory: Any, values: Mapping[str, Any], table: str) -> None:
+    """Compare options with the keyword arguments that a component's class takes.
+
+    An argument whose type is not known at run time takes any value; `**options` takes any name.
+
+    Raises:
+        ConfigError: for a name that it lacks or a value of another type.
+    """
+    parameters = inspect.signature(factory).parameters.values()
+    names = vars(sys.modules[factory.__module__])
+    hints: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            hints |= {key: Any for key in values if key not in hints}
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            told = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
+            try:
+                hints[parameter.name] = typing.get_type_hints(told, names)["it"]
+            except NameError:  # imported for the type checker only
+                hints[parameter.name] = Any
+    _check_options(values, hints, table)
+
+
+def _check_options(values: Mapping[str, Any], hints: Mapping[str, Any], table: str) -> None:
+    for key, value in values.items():
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            known = ", ".join(sorted(hints)) or "none"
+            raise ConfigError(f"unknown option {table}.{key}{hint} (known: {known})")
+        if not _fits(value, hints[key]):
+            raise ConfigError(f"{table}.{key} must be {_name(hints[key])}, got {value!r}")
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -265,6 +293,10 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _check_key(key: str, origin: str) -> None:
     table = key.rpartition(".")[0]
+    if table == CHAIN:
+        raise ConfigError(f"{origin} has [{CHAIN}]: it is a list of tables, write [[{CHAIN}]]")
+    if not table and key not in ("preset", CHAIN):
+        raise ConfigError(f"expected table.key, such as search.depth, got {key!r} in {origin}")
     if table not in TABLES and key not in ("preset", CHAIN):
         close = difflib.get_close_matches(table, TABLES, n=1)
         hint = f"; did you mean [{close[0]}]?" if close else ""

@@ -63,6 +63,7 @@ def make(kind: str, name: str, resources: Resources, options: Mapping[str, Any])
         ConfigError: for options that it does not take.
     """
     factory = registry.find(kind, name)
+    configuration.check_options(factory, options, name)
     try:
         return factory(resources, **options)
     except TypeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from foveate.pipeline.errors import ConfigError
@@ -57,8 +58,13 @@ class TrainOptions:
             if getattr(self, name) < 1
         ]
         wrong += [n for n in ("rate", "temperature") if getattr(self, n) <= 0]
+        wrong += [n for n in self.__slots__ if not _finite(getattr(self, n))]
         wrong += [n for n in ("warmup", "held_out") if not 0 <= getattr(self, n) < 1]
         wrong += ["interpolate"] * (not all(0 < part <= 1 for part in self.interpolate))
         if wrong:
             name = wrong[0]
             raise ConfigError(f"train.{name} cannot be {getattr(self, name)!r}")
+
+
+def _finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)

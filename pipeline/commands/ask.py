@@ -16,6 +16,7 @@ from foveate.pipeline.commands.common import (
     TypeOption,
     WhereOption,
     assignments,
+    complain,
     emit,
     opened,
     with_types,
@@ -84,10 +85,16 @@ def converse(
     engine: Engine, first: str, rewrite: str, options: dict[str, Any], trace: bool, as_json: bool
 ) -> bool:
     """Answer question after question. Returns whether any was answered."""
+    from foveate.pipeline.errors import QueryError
+
     talk = engine.chat(rewrite=rewrite, **options)
     answered = False
     for question in questions(first):
-        answer = talk.ask(question)
+        try:
+            answer = talk.ask(question)
+        except QueryError as error:
+            complain(str(error))  # one bad line does not end a conversation
+            continue
         told = answer.trace["chat"]
         if told["by"] != "as asked" and not as_json:
             from foveate.pipeline import terminal

@@ -106,8 +106,14 @@ def print_card(card: dict[str, Any], out: str) -> None:
         typer.echo(f"stopped after {card['steps']} steps: --resume goes on")
         return
     if "part_of_the_way" in card:
-        typer.echo(f"weights taken: {card['part_of_the_way']:g} of the way from the old to the new")
+        part = card["part_of_the_way"]
+        gained = "" if part else ": nothing was gained, so nothing changed"
+        typer.echo(f"weights taken: {part:g} of the way from the old to the new{gained}")
     use, role = card.get("use", "minilm"), card.get("role", "text")
     option = card.get("option", "path")
     typer.echo(f"written: {printable(out)}")
-    typer.echo(f"to use it: --set encoders.{role}.use={use} --set encoders.{role}.{option}=FOLDER")
+    place = printable(out)
+    typer.echo(
+        f"to use it: --set encoders.{role}.use={use} --set encoders.{role}.{option}={place}"
+        + (f", or on an index that is there `foveate index --encoder {place}`" * (role == "text"))
+    )

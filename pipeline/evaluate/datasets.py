@@ -67,13 +67,19 @@ def find(name: str | os.PathLike[str]) -> Path:
 def load(name: str | os.PathLike[str], *, split: str | None = None) -> list[Dataset]:
     """Load what a folder holds: one set, or several, or those of its sub-folders.
 
-    name: a path, a name below FOVEATE_EVAL_DATA, or either with `:split` at its end. split: which
-    judgments to take; None takes test, else dev, val or train, whichever comes first.
+    name: a path, that of a file of questions too, a name below FOVEATE_EVAL_DATA, or either with
+    `:split` at its end. split: which judgments to take; None takes test, else dev, val or train,
+    whichever comes first.
 
     Raises:
         DatasetError: if the folder holds no data set, or a file of it cannot be read.
     """
     text = os.fspath(name)
+    file = Path(text).expanduser()
+    if file.is_file():
+        if file.suffix != ".jsonl" or not _holds_questions(file):
+            raise DatasetError(f"{text!r} holds no questions: expected question, answers and docs")
+        return [load_questions(file)]
     if not Path(text).is_dir() and ":" in text:
         text, _, split = text.rpartition(":")
     folder = find(text)
@@ -193,7 +199,7 @@ def load_pictures(folder: Path) -> Pictures:
 
 
 def load_questions(path: Path, *, alone: bool = True) -> Questions:
-    """Load a file of questions with their documents."""
+    """Load a file of questions with their documents; one without an id gets its line's number."""
     questions = []
     for number, row in enumerate(_rows(path), start=1):
         try:
@@ -203,7 +209,7 @@ def load_questions(path: Path, *, alone: bool = True) -> Questions:
             )
             questions.append(
                 Question(
-                    id=str(row["id"]),
+                    id=str(row.get("id", number)),
                     text=str(row["question"]),
                     answers=tuple(str(a) for a in row["answers"]),
                     docs=docs,

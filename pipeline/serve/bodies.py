@@ -28,10 +28,10 @@ class SearchBody(Strict):
     k: int = Field(default=10, ge=1)
     where: Where | None = None
     modality: list[Kind] | None = None
-    mode: Literal["hybrid", "dense", "words"] = "hybrid"
+    mode: Literal["hybrid", "dense", "words", "late"] = "hybrid"
     group: Literal["source"] | None = None
     collapse: bool = True
-    rerank: list[Name] | Literal[False] | None = None
+    rerank: Name | list[Name] | Literal[False] | None = None
 
 
 class AskBody(Strict):
@@ -41,7 +41,7 @@ class AskBody(Strict):
     k: int | None = Field(default=None, ge=1)
     where: Where | None = None
     extractive: bool | None = None
-    rerank: list[Name] | Literal[False] | None = None
+    rerank: Name | list[Name] | Literal[False] | None = None
     stream: bool = True
     trace: bool = True
 

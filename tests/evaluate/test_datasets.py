@@ -148,3 +148,18 @@ def test_a_sample_is_stable_and_keeps_the_corpus(beir, question_set, picture_set
     assert len(datasets.sample(datasets.load(question_set)[0], 1).questions) == 1
     assert len(datasets.sample(datasets.load(picture_set)[0], 2).images) == 2
     assert datasets.sample(whole, None) is whole
+
+
+def test_a_file_of_questions_is_a_set_and_needs_no_ids(tmp_path):
+    row = {
+        "question": "Where?",
+        "answers": ["here"],
+        "docs": [{"title": "t", "text": "It is here.", "is_gold": True}],
+    }
+    file = tmp_path / "mine.jsonl"
+    file.write_text("\n".join(json.dumps(row) for _ in range(2)))
+    (found,) = datasets.load(file)
+    assert [q.id for q in found.questions] == ["1", "2"]
+    (tmp_path / "other.jsonl").write_text('{"a": 1}')
+    with pytest.raises(datasets.DatasetError, match="question, answers and docs"):
+        datasets.load(tmp_path / "other.jsonl")

@@ -112,3 +112,14 @@ def test_options_are_checked() -> None:
     for bad in ({"depth": "5"}, {"depth": True}, {"fusion": "sum"}, {"same_text": "high"}):
         with pytest.raises(ConfigError, match=r"search\.\w+ must be"):
             config.make(SearchOptions, bad, "search")
+
+
+def test_a_single_table_of_rerankers_is_told_from_a_list(alone: Path) -> None:
+    (alone / "foveate.toml").write_text('[rerank]\nuse = "fusion"\n')
+    with pytest.raises(ConfigError, match=r"write \[\[rerank\]\]"):
+        config.load()
+
+
+def test_a_setting_without_a_table_is_told_what_is_expected() -> None:
+    with pytest.raises(ConfigError, match=r"expected table\.key.*'bad'"):
+        config.load(overrides={"bad": 1})

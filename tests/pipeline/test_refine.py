@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -138,7 +139,7 @@ def test_search_reranks_when_asked_and_questions_as_configured(engine: foveate.E
 def test_an_unknown_reranker_and_option_are_named(engine: foveate.Engine) -> None:
     with pytest.raises(UnknownComponent, match="'bakwards'"):
         engine.search("lighthouse", rerank="bakwards")
-    with pytest.raises(ConfigError, match=r"backwards.*colour"):
+    with pytest.raises(ConfigError, match=r"unknown option backwards.colour \(known: reads\)"):
         engine.search("lighthouse", rerank=[{"use": "backwards", "colour": "red"}])
 
 
@@ -159,3 +160,20 @@ def test_compacting_erases_the_keys_that_a_reader_kept(engine: foveate.Engine) -
     kept.write_bytes(b"of a passage that was removed")
     engine.compact()
     assert not kept.exists()
+
+
+def test_an_option_of_another_type_is_refused_before_anything_is_read(
+    engine: foveate.Engine,
+) -> None:
+    with pytest.raises(ConfigError, match=r"backwards\.reads must be .*Sequence.*, got 3"):
+        engine.search("lighthouse", rerank=[{"use": "backwards", "reads": 3}])
+
+
+@pytest.mark.parametrize("kind", ["reranker", "compressor", "order"])
+def test_every_stage_refuses_an_unknown_option_by_name(kind: str) -> None:
+    for name in registry.names(kind):
+        takes = inspect.signature(registry.find(kind, name)).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in takes):
+            continue  # hands them to the attention scan, which looks at them on first use
+        with pytest.raises(ConfigError, match="nonsense"):
+            refine.make(kind, name, None, {"nonsense": 3})  # type: ignore[arg-type]
