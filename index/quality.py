@@ -144,7 +144,8 @@ class Skipped:
 
     def _read(self) -> Ints:
         try:
-            found: Ints = np.load(self._place, allow_pickle=False)
+            with open(self._place, "rb") as file:
+                found: Ints = np.lib.format.read_array(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise CorruptIndex(
                 f"cannot read {str(self._place)!r} ({error}): delete it, and `foveate quality "

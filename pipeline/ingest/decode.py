@@ -157,11 +157,21 @@ def _wide_east_asian(sample: bytes) -> str | None:
     """UTF-16 of a script whose characters have no zero byte: it would not pass for text else."""
     if len(sample) < 16 or len(_CONTROL.findall(sample)) * 50 <= len(sample):
         return None
+    if not sample.isascii() and _begins_as_utf8(sample):
+        return None  # sequences beyond ASCII do not come out right by chance
     for name in ("utf-16-le", "utf-16-be"):
         text = sample.decode(name, "replace")
         if len(_EAST_ASIAN.findall(text)) > 0.95 * len(text):
             return name
     return None
+
+
+def _begins_as_utf8(sample: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _reads_as_text(sample: bytes, name: str) -> bool:

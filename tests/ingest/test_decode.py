@@ -4,7 +4,7 @@ import codecs
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveate.pipeline.errors import ConfigError, LoadError
@@ -110,6 +110,7 @@ def test_a_declared_encoding_holds_only_if_it_fits():
 
 
 @given(st.text())
+@example("000\x08\x80\x80\x80\x80\x80\x80")
 def test_any_utf8_comes_back(text):
     data = text.encode("utf-8", "ignore")
     if (

@@ -65,13 +65,16 @@ def test_the_error_is_what_was_left_out():
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_it_finds_most_of_the_best(centred):
-    q, k, _ = make(1000, 2, 2, 64)
-    k = k + 2.0 * torch.randn(2, 1, 64)  # channels with a mean of their own
-    found = find_keys(sign_index(k, centred=centred), q, 100)
-    best = (q @ k.transpose(1, 2))[:, 0].topk(20, dim=1).indices
-    hits = [len(set(a.tolist()) & set(b.tolist())) for a, b in zip(best, found, strict=True)]
+    hits = []
+    for _ in range(10):
+        q, k, _ = make(1000, 2, 2, 64)
+        k = k + 2.0 * torch.randn(2, 1, 64)  # channels with a mean of their own
+        found = find_keys(sign_index(k, centred=centred), q, 100)
+        best = (q @ k.transpose(1, 2))[:, 0].topk(20, dim=1).indices
+        pairs = zip(best, found, strict=True)
+        hits += [len(set(a.tolist()) & set(b.tolist())) for a, b in pairs]
     # by chance: 2 of 20
-    assert min(hits) >= (14 if centred else 4)
+    assert sum(hits) / len(hits) >= (16 if centred else 4)
 
 
 def test_some_keys_are_always_kept():

@@ -3,7 +3,6 @@
 import os
 import stat
 import threading
-import time
 
 import pytest
 
@@ -108,9 +107,11 @@ def test_decoding_is_bounded_and_deterministic(small):
 def test_cached_decoding_equals_reading_everything_again(small):
     import torch
 
+    from foveate.pipeline.decoding.session import Asked
+
     ids = small.reader.encode_chat(ask("one two three"))
-    got = list(small._tokens(ids, 8, time.monotonic() + 60))
     model = small.reader.model
+    got = list(small._tokens(Asked(model, ids), 8))
     expected = []
     with torch.inference_mode():
         for _ in range(len(got)):
