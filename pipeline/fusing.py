@@ -133,6 +133,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        return [dict(json.loads(line)) for line in lines if line.strip()]
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise FoveateError(f"cannot read judgments from {str(path)!r}: {error}") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows += [dict(json.loads(line))] if line.strip() else []
+        except (ValueError, TypeError) as error:
+            raise FoveateError(
+                f"line {number} of {str(path)!r} is no judgment: expected "
+                f'{{"query": ..., "relevant": [...]}}, got {line[:60]!r}'
+            ) from error
+    return rows

@@ -109,6 +109,8 @@ def print_card(card: dict[str, Any], out: str) -> None:
         part = card["part_of_the_way"]
         gained = "" if part else ": nothing was gained, so nothing changed"
         typer.echo(f"weights taken: {part:g} of the way from the old to the new{gained}")
+        if str(card.get("held_out", "")).startswith("0 "):
+            typer.echo("unchecked: there were too few queries to hold any out; give it more")
     use, role = card.get("use", "minilm"), card.get("role", "text")
     option = card.get("option", "path")
     typer.echo(f"written: {printable(out)}")

@@ -96,7 +96,8 @@ def search(options: Options) -> list[Row]:
                 raise BenchError(f"search: the first hit equals FAISS's for only {same:.0%}")
 
             def ask(mode: str) -> Callable[[], Any]:
-                return lambda: [engine.search(q, k=10, mode=mode, modality="text") for q in queries]
+                chosen: dict[str, Any] = {"mode": mode, "modality": "text", "rerank": False}
+                return lambda: [engine.search(q, k=10, **chosen) for q in queries]
 
             def raw_dense() -> None:
                 for q in queries:

@@ -88,7 +88,7 @@ def compare(
         assert same or abs(hit.scores["dense"] - score[0, 0]) < 1e-5, query
 
     def ours(mode: str) -> Callable[[], Any]:
-        return lambda: [engine.search(q, k=10, mode=mode) for q in queries]
+        return lambda: [engine.search(q, k=10, mode=mode, rerank=False) for q in queries]
 
     def raw(*, lexical: bool) -> Callable[[], Any]:
         def call() -> None:

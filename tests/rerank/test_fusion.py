@@ -200,3 +200,15 @@ def test_evidence_of_late_interaction_is_a_feature():
     late = np.array([0.1, 0.9, 0.2, 0.3], dtype=np.float32)
     rows = features(Evidence(seen.text, hits, seen.vectors, seen.query, late))
     assert rows[:, NAMES.index("late")].argmax() == 1
+
+
+def test_a_judgment_that_cannot_be_read_is_named_by_its_line(tmp_path):
+    from foveate.pipeline import fusing
+    from foveate.pipeline.errors import FoveateError
+
+    file = tmp_path / "judged.jsonl"
+    file.write_text('{"query": "a", "relevant": ["b"]}\n\nnonsense\n')
+    with pytest.raises(FoveateError, match="line 3 of"):
+        fusing.read_rows(file)
+    file.write_text('{"query": "a", "relevant": ["b"]}\n')
+    assert fusing.read_rows(file) == [{"query": "a", "relevant": ["b"]}]
