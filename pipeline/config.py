@@ -222,6 +222,8 @@ def check_options(factory: Any, values: Mapping[str, Any], table: str) -> None:
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             hints |= {key: Any for key in values if key not in hints}
+        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.annotation is parameter.empty:
+            hints[parameter.name] = Any
         elif parameter.kind is parameter.KEYWORD_ONLY:
             told = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
             try:

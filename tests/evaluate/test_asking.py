@@ -175,19 +175,21 @@ def test_other_sets_have_no_pooled_documents(beir, plan):
 
 
 def test_a_reranker_by_name_changes_the_order_and_is_timed(beir, question_set, plan):
-    base, other = measured(beir, plan, "rerank=backwards")
+    _, base, other = measured(beir, plan, "rerank=none", "rerank=backwards")
     assert base["run"]["q0"][0] == "d0"
     assert list(reversed(base["run"]["q0"])) == other["run"]["q0"]
     assert "rerank backwards" in other["times"]["search"]
-    base, other = measured(question_set, plan, "rerank=backwards")
+    _, base, other = measured(question_set, plan, "rerank=none", "rerank=backwards")
     assert other["run"]["a"] == list(reversed(base["run"]["a"]))
 
 
 def test_what_a_reranker_does_not_see_follows_behind_it(beir, plan, tmp_path):
     file = tmp_path / "two.toml"
     file.write_text('[[rerank]]\nuse = "backwards"\ndepth = 2\n')
-    chosen = [*configurations.gather(), *configurations.gather(files=[str(file)])]
-    base, other = run.evaluate(datasets.load(beir), chosen, plan)
+    chosen = configurations.gather(files=[str(file)], sets=["rerank=none"])
+    runs = {r["configuration"]: r for r in run.evaluate(datasets.load(beir), chosen, plan)}
+    other = next(runs[name] for name in runs if "two" in name)
+    base = runs["rerank=none"]
     first, second, *rest = base["run"]["q0"]
     assert other["run"]["q0"] == [second, first, *rest]
     assert rest
