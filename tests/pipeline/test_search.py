@@ -54,7 +54,8 @@ def test_hits_are_sorted_finite_and_unique(engine: foveate.Engine) -> None:
         assert len({h.passage.id for h in hits}) == len(hits)
         for hit in hits:
             assert set(hit.scores) == set(hit.ranks)
-            assert set(hit.scores) <= {"dense", "words"}
+            assert set(hit.scores) <= {"dense", "words", "fusion"}
+            assert ("fusion" in hit.scores) == (mode == "hybrid")
             assert hit.scores
 
 
