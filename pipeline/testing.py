@@ -67,11 +67,11 @@ class EncoderContract:
 
     @pytest.fixture
     def encoder(self) -> Encoder:
-        raise NotImplementedError
+        pytest.fail("a subclass of this contract gives the fixture 'encoder'")
 
     @pytest.fixture
     def other(self) -> Encoder:
-        raise NotImplementedError
+        pytest.fail("a subclass of this contract gives the fixture 'other'")
 
     @pytest.fixture
     def inputs(self) -> Sequence[Any]:
@@ -279,7 +279,7 @@ class CompressorContract:
 
     @pytest.fixture
     def compressor(self) -> Compressor:
-        raise NotImplementedError
+        pytest.fail("a subclass of this contract gives the fixture 'compressor'")
 
     @pytest.fixture
     def hits(self) -> list[Hit]:
