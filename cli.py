@@ -165,7 +165,7 @@ def index(
 
 def change_encoder(at: str | None, encoder: str, wait: float) -> dict[str, Any]:
     """Put a trained encoder into the index that is meant, if there is one; return its settings."""
-    from foveate.pipeline.engine import locate
+    from foveate.pipeline.opening import locate
     from foveate.pipeline.reencode import options_of, reencode
     from foveate.pipeline.terminal import number, progress_bars
 
@@ -406,8 +406,16 @@ def demo(
 def print_search(engine: Engine, hits: Sequence[Hit], query: str, *, explain: bool) -> None:
     from foveate.pipeline import terminal
 
+    def told(hit: Hit) -> list[str]:
+        if not explain:
+            return []
+        lines = [terminal.stages(hit)]
+        if query and "late" in hit.scores and hit.passage.modality in ("text", "table"):
+            lines.append(terminal.matched(query, hit, engine.matches(hit, query)))
+        return lines
+
     console = terminal.open_console()
-    for hit in terminal.print_hits(console, hits, query, explain=explain):
+    for hit in terminal.print_hits(console, hits, query, explain=told):
         if console.is_terminal:
             show_picture(engine, hit.passage)
 

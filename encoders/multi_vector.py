@@ -8,7 +8,6 @@ Khattab and Zaharia 2020, arXiv:2004.12832; Faysse et al. 2024, arXiv:2407.01449
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foveate.encoders.late import CODES
+from foveate.encoders.library import LibraryModel
 from foveate.encoders.packages import fingerprint_state
-from foveate.encoders.sentence_transformer import _offline, _reason
 from foveate.pipeline.errors import ConfigError, ModelError, ShapeError
 from foveate.pipeline.types import MultiVectors
 
@@ -59,40 +58,21 @@ class MultiVector:
         if code not in CODES:
             raise ConfigError(f"unknown code {code!r} (known: {', '.join(map(repr, CODES))})")
         self.code = code
-        self._place = os.path.expanduser(os.fspath(model))
-        self._name = name or os.path.basename(self._place.rstrip("/" + os.sep)) or self._place
-        self._reads, self._revision, self._device, self._dtype = reads, revision, device, dtype
-        self._batch_size, self._local, self._threads = batch_size, local_files_only, threads
-        # the library's tokenizers are not safe to use from two threads at once
-        self._lock = threading.RLock()
+        self._library = LibraryModel(
+            "MultiVectorEncoder",
+            model,
+            name=name,
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            local_files_only=local_files_only,
+            threads=threads,
+        )
+        self._reads, self._batch_size = reads, batch_size
 
-    @cached_property
+    @property
     def _model(self) -> Any:
-        with self._lock:
-            if "_model" not in self.__dict__:
-                self.__dict__["_model"] = self._load()
-            return self.__dict__["_model"]
-
-    def _load(self) -> Any:
-        import sentence_transformers
-
-        from foveate.encoders.devices import choose_device, choose_dtype
-        from foveate.encoders.threads import set_threads
-
-        set_threads(self._threads)
-        device = choose_device(self._device)
-        try:
-            model = sentence_transformers.MultiVectorEncoder(
-                self._place,
-                device=str(device),
-                revision=self._revision,
-                trust_remote_code=False,
-                local_files_only=self._local or _offline(),
-                model_kwargs={"dtype": choose_dtype(self._dtype, device)},
-            )
-        except Exception as error:  # network, hub, file and format errors of four libraries
-            raise ModelError(f"cannot load the model {self._place!r}: {_reason(error)}") from error
-        return model.eval()
+        return self._library.model
 
     @cached_property
     def reads(self) -> frozenset[str]:
@@ -100,7 +80,7 @@ class MultiVector:
         wanted = known if self._reads is None else frozenset(self._reads)
         if not wanted or not wanted <= known:
             raise ConfigError(
-                f"model {self._place!r} takes {sorted(known)}, got reads = {sorted(wanted)}"
+                f"model {self._library.place!r} takes {sorted(known)}, got reads = {sorted(wanted)}"
             )
         return wanted
 
@@ -113,7 +93,7 @@ class MultiVector:
 
     @property
     def space(self) -> str:
-        return f"{self._name}-tokens/{self.dim}"
+        return f"{self._library.name}-tokens/{self.dim}"
 
     @property
     def window_tokens(self) -> int | None:
@@ -126,7 +106,7 @@ class MultiVector:
         modules = ",".join(type(module).__name__ for module in self._model)
         digest = fingerprint_state(self._model.state_dict())
         return (
-            f"{self._name}@{digest} modules={modules} prompts={self._model.prompts!r} "
+            f"{self._library.name}@{digest} modules={modules} prompts={self._model.prompts!r} "
             f"reads={'+'.join(sorted(self.reads))} dim={self.dim} code={self.code}"
         )
 
@@ -157,7 +137,7 @@ class MultiVector:
     def _run(self, encode: Callable[..., Any], inputs: list[Any]) -> list[Floats]:
         if not inputs:
             return []
-        with self._lock:
+        with self._library.lock:
             found: list[Floats] = encode(
                 inputs, batch_size=self._batch_size, convert_to_numpy=True,
                 normalize_embeddings=True, show_progress_bar=False,
@@ -183,20 +163,20 @@ class MultiVector:
 
     def _spans(self, text: str, task: str) -> NDArray[np.int32]:
         encode = self._model.encode_query if task == "query" else self._model.encode_document
-        with self._lock:
+        with self._library.lock:
             raw = encode([text], output_value=None, show_progress_bar=False)[0]
             backend = getattr(self._model.tokenizer, "backend_tokenizer", None)
             whole = None if backend is None else backend.encode(text)
         ids = raw["input_ids"].tolist() if "input_ids" in raw else []
         if whole is None or not ids:
-            raise ModelError(f"model {self._place!r} does not say where its tokens stand")
+            raise ModelError(f"model {self._library.place!r} does not say where its tokens stand")
         spans = _aligned(ids, whole.ids, whole.offsets)
         scored: NDArray[np.bool_] = raw["attention_mask"].bool().cpu().numpy()
         return spans[scored]
 
     def token_spans(self, text: str) -> NDArray[np.int32]:
         """Return (t, 2) int32: [start, end) of every token of a text."""
-        with self._lock:
+        with self._library.lock:
             offsets = self._model.tokenizer.backend_tokenizer.encode(
                 text, add_special_tokens=False
             ).offsets

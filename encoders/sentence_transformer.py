@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foveate.encoders.calibration import Calibration, attach
+from foveate.encoders.library import LibraryModel
 from foveate.encoders.packages import fingerprint_state
 from foveate.encoders.windows import as_texts, merge_windows, split_text
 from foveate.encoders.wordpieces import WordPieces
@@ -63,48 +63,31 @@ class SentenceTransformer:
     ) -> None:
         if model is None:
             raise ConfigError("encoder 'sentence-transformers' needs model = a folder or hub name")
-        self._place = os.path.expanduser(os.fspath(model))
-        self._name = name or os.path.basename(self._place.rstrip("/" + os.sep)) or self._place
-        self._revision, self._device, self._dtype = revision, device, dtype
-        self._window, self._truncate_dim = window_tokens, dim
+        self._library = LibraryModel(
+            "SentenceTransformer",
+            model,
+            name=name,
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            local_files_only=local_files_only,
+            threads=threads,
+            ready=self._prepare,
+            truncate_dim=dim,
+        )
+        self._window, self._batch_size = window_tokens, batch_size
         self._given_prompts = (query_prompt, passage_prompt)
         self._calibration = Calibration(calibration, calibration_basket, calibration_layers)
-        self._batch_size, self._local, self._threads = batch_size, local_files_only, threads
-        # the library's tokenizers are not safe to use from two threads at once
-        self._lock = threading.RLock()
 
-    @cached_property
-    def _model(self) -> Any:
-        with self._lock:
-            if "_model" not in self.__dict__:
-                self.__dict__["_model"] = self._load()
-            return self.__dict__["_model"]
-
-    def _load(self) -> Any:
-        import sentence_transformers
-
-        from foveate.encoders.devices import choose_device, choose_dtype
-        from foveate.encoders.threads import set_threads
-
-        set_threads(self._threads)
-        device = choose_device(self._device)
-        try:
-            model = sentence_transformers.SentenceTransformer(
-                self._place,
-                device=str(device),
-                revision=self._revision,
-                truncate_dim=self._truncate_dim,
-                trust_remote_code=False,
-                local_files_only=self._local or _offline(),
-                model_kwargs={"dtype": choose_dtype(self._dtype, device)},
-            )
-        except Exception as error:  # network, hub, file and format errors of four libraries
-            raise ModelError(f"cannot load the model {self._place!r}: {_reason(error)}") from error
+    def _prepare(self, model: Any) -> None:
         if self._window:
             model.max_seq_length = self._window
         if self._calibration.strength:
             attach(transformer_of(model), self._calibration, pooling_of(model))
-        return model.eval()
+
+    @property
+    def _model(self) -> Any:
+        return self._library.model
 
     @property
     def dim(self) -> int:
@@ -112,7 +95,7 @@ class SentenceTransformer:
 
     @property
     def space(self) -> str:
-        return f"{self._name}/{self.dim}"
+        return f"{self._library.name}/{self.dim}"
 
     @property
     def window_tokens(self) -> int | None:
@@ -126,7 +109,7 @@ class SentenceTransformer:
         digest = fingerprint_state(self._model.state_dict())
         query, passage = self._prompts
         return (
-            f"{self._name}@{digest} modules={modules} norm=l2 window={self.window_tokens} "
+            f"{self._library.name}@{digest} modules={modules} norm=l2 window={self.window_tokens} "
             f"dim={self.dim} prompts={query!r}/{passage!r}"
             + (f" calibrated={self._calibration}" if self._calibration.strength else "")
         )
@@ -196,7 +179,7 @@ class SentenceTransformer:
         return merge_windows(vectors, owners, [weight for _, weight in windows], len(texts))
 
     def _run(self, texts: list[str], prompt: str) -> Floats:
-        with self._lock:
+        with self._library.lock:
             vectors = self._model.encode(
                 texts,
                 prompt=prompt,
@@ -245,16 +228,3 @@ def pooling_of(model: Any) -> str:
                 raise ModelError(f"expected mean, cls or lasttoken pooling, got {mode!r}")
             return "last" if mode == "lasttoken" else str(mode)
     raise ModelError("cannot calibrate a model without a pooling module")
-
-
-def _offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of what a library said, and what to do."""
-    first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return (
-        f"{first[:200]}; give the path of a model folder, or fetch it once where the hub can be "
-        "reached (HF_HUB_OFFLINE unset) and copy it here"
-    )

@@ -6,11 +6,11 @@
 with dx = dl scale (1 - (l / cap)^2) where there is a cap. One program a tile of rows for dq, one a
 tile of keys and a key head for the rest, so nothing is added by two programs but the bias's.
 """
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @triton.jit
 def _slopes(
-    q: Any, k: Any, v: Any, grad: Any, key: Any, begin: Any, end: Any, bias: Any, n_keys: Any,
-    total: Any, delta: Any, scale: Any, cap: Any, BIASED: tl.constexpr, CAPPED: tl.constexpr,
-) -> Any:  # fmt: skip
+    q, k, v, grad, key, begin, end, bias, n_keys,
+    total, delta, scale, cap, BIASED: tl.constexpr, CAPPED: tl.constexpr,
+):  # fmt: skip
     """Return weights (r, c), slopes of the logits and slopes of the products."""
     raw = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     bent = 1.0
@@ -48,12 +48,12 @@ def _slopes(
 @tuned({"BLOCK_R": (16, 64), "BLOCK_K": (32, 64)}, key=["D", "E", "RUNS"])
 @triton.jit
 def _to_queries(
-    queries: Any, keys: Any, values: Any, bias: Any, mask: Any, grads: Any, sums: Any,
-    deltas: Any, out: Any, n_rows: Any, n_keys: Any, per_key_head: Any, scale: Any, cap: Any,
+    queries, keys, values, bias, mask, grads, sums,
+    deltas, out, n_rows, n_keys, per_key_head, scale, cap,
     D: tl.constexpr, E: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr,
     CAPPED: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     held = row < n_rows
@@ -92,12 +92,12 @@ def _to_queries(
 @tuned({"BLOCK_R": (16, 64), "BLOCK_K": (32, 64)}, key=["D", "E", "RUNS"])
 @triton.jit
 def _to_keys(
-    queries: Any, keys: Any, values: Any, bias: Any, mask: Any, grads: Any, sums: Any,
-    deltas: Any, to_keys: Any, to_values: Any, to_bias: Any, n_rows: Any, n_keys: Any,
-    per_key_head: Any, scale: Any, cap: Any, D: tl.constexpr, E: tl.constexpr,
+    queries, keys, values, bias, mask, grads, sums,
+    deltas, to_keys, to_values, to_bias, n_rows, n_keys,
+    per_key_head, scale, cap, D: tl.constexpr, E: tl.constexpr,
     RUNS: tl.constexpr, BIASED: tl.constexpr, CAPPED: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     key_head = tl.program_id(1).to(tl.int64)
     key = tl.program_id(0).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
     inside = key < n_keys

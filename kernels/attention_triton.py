@@ -4,7 +4,7 @@ Of each run the program visits the tiles of keys between the first key that any 
 its rows sees and the last, so masked tiles are never read. Exponentials are powers of two. A key
 head is read by its own query heads without being repeated.
 """
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from foveate.kernels import online_triton as online
 from foveate.kernels.attention import Score
 from foveate.kernels.tuning import INTERPRETED, meta, tuned
 
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 @tuned({"BLOCK_R": (16, 64, 128), "BLOCK_K": (32, 64)}, key=["D", "E", "RUNS"])
 @triton.jit
 def _forward(
-    queries: Any,
-    keys: Any,
-    values: Any,
-    bias: Any,
-    mask: Any,
-    out: Any,
-    sums: Any,
-    n_rows: Any,
-    n_keys: Any,
-    per_key_head: Any,
-    scale: Any,
-    cap: Any,
+    queries,
+    keys,
+    values,
+    bias,
+    mask,
+    out,
+    sums,
+    n_rows,
+    n_keys,
+    per_key_head,
+    scale,
+    cap,
     D: tl.constexpr,
     E: tl.constexpr,
     RUNS: tl.constexpr,
@@ -48,25 +49,13 @@ def _forward(
     BLOCK_E: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
-) -> None:
+):
     head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     held = row < n_rows
-    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
-    key_base = (head // per_key_head) * n_keys
-    q = tl.load(
-        queries + (head * n_rows + row)[:, None] * D + d[None, :],
-        mask=held[:, None] & (d < D)[None, :],
-        other=0.0,
-    )
-    if WIDEN:
-        q = q.to(tl.float32)
-    top = tl.full((BLOCK_R,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_R,), tl.float32)
-    acc = tl.zeros((BLOCK_R, BLOCK_E), tl.float32)
-    if ZERO:
-        top = tl.zeros((BLOCK_R,), tl.float32)
-        total = total + 1.0
+    place, key_base = head * n_rows + row, (head // per_key_head) * n_keys
+    q = online.rows_of(queries, place, held, D, BLOCK_D, WIDEN)
+    top, total, acc = online.begin(BLOCK_R, BLOCK_E, ZERO)
     for run in range(RUNS):
         begin = tl.load(mask + (row * RUNS + run) * 2, mask=held, other=0)
         end = tl.load(mask + (row * RUNS + run) * 2 + 1, mask=held, other=0)
@@ -76,42 +65,18 @@ def _forward(
         for at in range(first, last, BLOCK_K):
             key = at + tl.arange(0, BLOCK_K)
             inside = key < n_keys
-            k = tl.load(
-                keys + (key_base + key)[:, None] * D + d[None, :],
-                mask=inside[:, None] & (d < D)[None, :],
-                other=0.0,
-            ).to(q.dtype)
+            k = online.rows_of(keys, key_base + key, inside, D, BLOCK_D, WIDEN).to(q.dtype)
             logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
             if CAPPED:
-                # tanh(x) = 2 / (1 + exp(-2 x)) - 1
-                logits = cap * (2.0 / (1.0 + tl.exp(-2.0 * logits / cap)) - 1.0)
+                logits = online.capped(logits, cap)
             if BIASED:
                 logits += tl.load(bias + key, mask=inside, other=0.0).to(tl.float32)[None, :]
             visible = (key[None, :] >= begin[:, None]) & (key[None, :] < end[:, None])
-            logits = tl.where(visible, logits * 1.4426950408889634, float("-inf"))
-            now = tl.maximum(top, tl.max(logits, 1))
-            shift = tl.where(now == float("-inf"), 0.0, now)
-            weights = tl.exp2(logits - shift[:, None])
-            shrink = tl.exp2(top - shift)
-            total = total * shrink + tl.sum(weights, 1)
-            v = tl.load(
-                values + (key_base + key)[:, None] * E + e[None, :],
-                mask=inside[:, None] & (e < E)[None, :],
-                other=0.0,
-            )
-            if WIDEN:
-                v = v.to(tl.float32)
-            acc = acc * shrink[:, None]
-            acc += tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-            top = now
-    divisor = tl.where(total > 0, total, 1.0)
-    tl.store(
-        out + (head * n_rows + row)[:, None] * E + e[None, :],
-        acc / divisor[:, None],
-        mask=held[:, None] & (e < E)[None, :],
-    )
-    logged = tl.where(total > 0, (top + tl.log2(divisor)) * 0.6931471805599453, float("-inf"))
-    tl.store(sums + head * n_rows + row, logged, mask=held)
+            logits = tl.where(visible, logits, float("-inf"))
+            v = online.rows_of(values, key_base + key, inside, E, BLOCK_E, WIDEN)
+            top, total, acc = online.see(top, total, acc, logits, v)
+    online.put(out, place, held, total, acc, E, BLOCK_E)
+    tl.store(sums + place, online.log_sum(top, total), mask=held)
 
 
 def attend(

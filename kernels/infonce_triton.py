@@ -3,11 +3,9 @@
 The backward makes each tile twice, once for the queries (a program a tile of rows) and once for the
 documents (a program a tile of columns), so that nothing is added atomically. Products are ieee.
 """
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -22,7 +20,7 @@ LARGEST_DIM = 512
 
 
 @triton.jit
-def _load(rows: Any, at: Any, n: Any, D: tl.constexpr, BLOCK_D: tl.constexpr) -> Any:
+def _load(rows, at, n, D: tl.constexpr, BLOCK_D: tl.constexpr):
     d = tl.arange(0, BLOCK_D)
     held = (at < n)[:, None] & (d < D)[None, :]
     return tl.load(rows + at[:, None] * D + d[None, :], mask=held, other=0.0).to(tl.float32)
@@ -31,17 +29,17 @@ def _load(rows: Any, at: Any, n: Any, D: tl.constexpr, BLOCK_D: tl.constexpr) ->
 @tuned(TILES, key=["D"])
 @triton.jit
 def _forward(
-    queries: Any,
-    documents: Any,
-    sums: Any,
-    b: Any,
-    n: Any,
-    scale: Any,
+    queries,
+    documents,
+    sums,
+    b,
+    n,
+    scale,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     q = _load(queries, row, b, D, BLOCK_D)
     top = tl.full((BLOCK_R,), float("-inf"), tl.float32)
@@ -60,19 +58,19 @@ def _forward(
 @tuned(TILES, key=["D", "TURNED"])
 @triton.jit
 def _backward(
-    queries: Any,
-    documents: Any,
-    sums: Any,
-    out: Any,
-    b: Any,
-    n: Any,
-    scale: Any,
+    queries,
+    documents,
+    sums,
+    out,
+    b,
+    n,
+    scale,
     D: tl.constexpr,
     TURNED: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-) -> None:
+):
     """Add up weights @ documents for a tile of rows or, turned, weights.T @ queries of columns."""
     d = tl.arange(0, BLOCK_D)
     mine = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)

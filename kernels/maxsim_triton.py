@@ -2,11 +2,9 @@
 
 Nothing of size (t, s) is written. fp32 accumulates with ieee products, not tf32.
 """
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -22,15 +20,15 @@ FLOAT, INT8, ONEBIT = 0, 1, 2
 @tuned({"BLOCK_Q": (16, 32, 64), "BLOCK_T": (32, 64, 128)}, key=["D", "KIND"])
 @triton.jit
 def _forward(
-    queries: Any,
-    tokens: Any,
-    scales: Any,
-    offsets: Any,
-    query_offsets: Any,
-    scores: Any,
-    best: Any,
-    where: Any,
-    n_documents: Any,
+    queries,
+    tokens,
+    scales,
+    offsets,
+    query_offsets,
+    scores,
+    best,
+    where,
+    n_documents,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
     KIND: tl.constexpr,
@@ -39,7 +37,7 @@ def _forward(
     BLOCK_D: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
-) -> None:
+):
     document = tl.program_id(0).to(tl.int64)
     query = tl.program_id(1).to(tl.int64)
     low = tl.load(offsets + document)
@@ -90,15 +88,15 @@ def _forward(
 
 @triton.jit
 def _to_queries(
-    tokens: Any,
-    rows: Any,
-    weights: Any,
-    out: Any,
-    n_documents: Any,
+    tokens,
+    rows,
+    weights,
+    out,
+    n_documents,
     D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, BLOCK_D)
     total = tl.zeros((BLOCK_D,), tl.float32)
@@ -114,16 +112,16 @@ def _to_queries(
 
 @triton.jit
 def _to_tokens(
-    queries: Any,
-    rows: Any,
-    weights: Any,
-    out: Any,
-    n_rows: Any,
-    n_documents: Any,
+    queries,
+    rows,
+    weights,
+    out,
+    n_rows,
+    n_documents,
     D: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
-) -> None:
+):
     document = tl.program_id(0).to(tl.int64)
     s = tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)
     channel = tl.arange(0, BLOCK_D)

@@ -3,12 +3,11 @@
 The sink and the neighbours are scored first; their sum decides which blocks in between are read
 at full width and merged into the same online softmax.
 """
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import triton
@@ -20,10 +19,10 @@ from foveate.kernels.tuning import INTERPRETED, meta, tuned
 
 @triton.jit
 def _meet(
-    q: Any, keys: Any, values: Any, first: Any, last: Any, row: Any, n_keys: Any, base: Any,
-    top: Any, total: Any, acc: Any, scale: Any, D: tl.constexpr, E: tl.constexpr,
+    q, keys, values, first, last, row, n_keys, base,
+    top, total, acc, scale, D: tl.constexpr, E: tl.constexpr,
     WIDEN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Merge the keys from first to last, causally, into the online softmax."""
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     for at in range(first, last, BLOCK_K):
@@ -55,12 +54,12 @@ def _meet(
 @tuned({"BLOCK_K": (32, 64)}, key=["D", "E", "SIZE"])
 @triton.jit
 def _forward(
-    queries: Any, keys: Any, values: Any, query_codes: Any, query_scales: Any, key_codes: Any,
-    key_scales: Any, out: Any, kept: Any, n_rows: Any, per_key_head: Any, sink: Any, local: Any,
-    scale: Any, log_tau: Any, SIZE: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    queries, keys, values, query_codes, query_scales, key_codes,
+    key_scales, out, kept, n_rows, per_key_head, sink, local,
+    scale, log_tau, SIZE: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     WIDEN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     number = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     low = number * SIZE

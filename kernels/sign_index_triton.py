@@ -1,9 +1,7 @@
 """The sign index's estimate on a GPU: one program a run of keys, the sums stay in registers."""
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -16,15 +14,15 @@ from foveate.kernels.tuning import meta, tuned
 @tuned({"BLOCK_K": (64, 128, 256)}, key=["GROUPS", "BLOCK_R"])
 @triton.jit
 def _estimate(
-    tables: Any,
-    codes: Any,
-    out: Any,
-    n_keys: Any,
-    n_rows: Any,
+    tables,
+    codes,
+    out,
+    n_keys,
+    n_rows,
     GROUPS: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
-) -> None:
+):
     head = tl.program_id(1).to(tl.int64)
     key = tl.program_id(0).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
     row = tl.program_id(2) * BLOCK_R + tl.arange(0, BLOCK_R)

@@ -1,9 +1,7 @@
 """Attention to a row's own list of keys on a GPU: one program a row, nothing is gathered first."""
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -16,20 +14,20 @@ from foveate.kernels.tuning import meta, tuned
 @tuned({"BLOCK_L": (32, 64, 128)}, key=["D", "E"])
 @triton.jit
 def _forward(
-    queries: Any,
-    keys: Any,
-    values: Any,
-    chosen: Any,
-    bias: Any,
-    out: Any,
-    n_chosen: Any,
-    scale: Any,
+    queries,
+    keys,
+    values,
+    chosen,
+    bias,
+    out,
+    n_chosen,
+    scale,
     D: tl.constexpr,
     E: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_L: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64)
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     q = tl.load(queries + row * D + d, mask=d < D, other=0.0).to(tl.float32)

@@ -4,17 +4,18 @@ Nothing of size (t, u) is written: the logits of a tile are computed again in ea
 and once more for the softmax, so the work is 33 products and the memory that of the output.
 Among equal logits the first keys are kept, as on the other paths.
 """
-# mypy: disable-error-code="untyped-decorator,no-untyped-call,operator,misc"
+# mypy: disable-error-code="untyped-decorator,no-untyped-call,no-untyped-def,operator,misc"
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from foveate.kernels import online_triton as online
 from foveate.kernels.tuning import INTERPRETED, meta, tuned
 
 if TYPE_CHECKING:
@@ -23,20 +24,15 @@ if TYPE_CHECKING:
 
 @triton.jit
 def _logits(
-    q: Any, keys: Any, bias: Any, key: Any, begin: Any, end: Any, n_keys: Any, key_base: Any,
-    scale: Any, cap: Any, D: tl.constexpr, BIASED: tl.constexpr, CAPPED: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-) -> Any:  # fmt: skip
-    d = tl.arange(0, BLOCK_D)
+    q, keys, bias, key, begin, end, n_keys, key_base,
+    scale, cap, D: tl.constexpr, BIASED: tl.constexpr, CAPPED: tl.constexpr,
+    WIDEN: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     inside = key < n_keys
-    k = tl.load(
-        keys + (key_base + key)[:, None] * D + d[None, :],
-        mask=inside[:, None] & (d < D)[None, :],
-        other=0.0,
-    ).to(q.dtype)
+    k = online.rows_of(keys, key_base + key, inside, D, BLOCK_D, WIDEN).to(q.dtype)
     logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     if CAPPED:
-        logits = cap * (2.0 / (1.0 + tl.exp(-2.0 * logits / cap)) - 1.0)
+        logits = online.capped(logits, cap)
     if BIASED:
         logits += tl.load(bias + key, mask=inside, other=0.0).to(tl.float32)[None, :]
     visible = (key[None, :] >= begin[:, None]) & (key[None, :] < end[:, None])
@@ -44,7 +40,7 @@ def _logits(
 
 
 @triton.jit
-def _ordered(logits: Any) -> Any:
+def _ordered(logits):
     # whole numbers in the order of the floats; -inf is the least that is ever compared
     bits = (logits + 0.0).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
@@ -53,19 +49,19 @@ def _ordered(logits: Any) -> Any:
 @tuned({"BLOCK_R": (16, 64), "BLOCK_K": (32, 64)}, key=["D", "E", "RUNS"])
 @triton.jit
 def _forward(
-    queries: Any,
-    keys: Any,
-    values: Any,
-    bias: Any,
-    mask: Any,
-    out: Any,
-    sums: Any,
-    n_rows: Any,
-    n_keys: Any,
-    per_key_head: Any,
-    n_top: Any,
-    scale: Any,
-    cap: Any,
+    queries,
+    keys,
+    values,
+    bias,
+    mask,
+    out,
+    sums,
+    n_rows,
+    n_keys,
+    per_key_head,
+    n_top,
+    scale,
+    cap,
     D: tl.constexpr,
     E: tl.constexpr,
     RUNS: tl.constexpr,
@@ -77,19 +73,12 @@ def _forward(
     BLOCK_E: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
-) -> None:
+):
     head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     held = row < n_rows
-    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
-    key_base = (head // per_key_head) * n_keys
-    q = tl.load(
-        queries + (head * n_rows + row)[:, None] * D + d[None, :],
-        mask=held[:, None] & (d < D)[None, :],
-        other=0.0,
-    )
-    if WIDEN:
-        q = q.to(tl.float32)
+    spot, key_base = head * n_rows + row, (head // per_key_head) * n_keys
+    q = online.rows_of(queries, spot, held, D, BLOCK_D, WIDEN)
     # the k-th largest is the largest number that at least k reach
     low = tl.full((BLOCK_R,), -2147483648, tl.int64)
     high = tl.full((BLOCK_R,), 2147483647, tl.int64)
@@ -110,7 +99,7 @@ def _forward(
                 key = at + tl.arange(0, BLOCK_K)
                 logits = _logits(
                     q, keys, bias, key, begin, end, n_keys, key_base, scale, cap,
-                    D, BIASED, CAPPED, BLOCK_D,
+                    D, BIASED, CAPPED, WIDEN, BLOCK_D,
                 )  # fmt: skip
                 reached = (_ordered(logits) >= middle[:, None]) & (logits > float("-inf"))
                 count += tl.sum(reached.to(tl.int32), 1)
@@ -120,12 +109,7 @@ def _forward(
             enough = count >= n_top
             low = tl.where(enough, middle, low)
             high = tl.where(enough, high, middle - 1)
-    top = tl.full((BLOCK_R,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_R,), tl.float32)
-    acc = tl.zeros((BLOCK_R, BLOCK_E), tl.float32)
-    if ZERO:
-        top = tl.zeros((BLOCK_R,), tl.float32)
-        total = total + 1.0
+    top, total, acc = online.begin(BLOCK_R, BLOCK_E, ZERO)
     met = tl.zeros((BLOCK_R,), tl.int32)
     for run in range(RUNS):
         begin = tl.load(mask + (row * RUNS + run) * 2, mask=held, other=0)
@@ -137,37 +121,18 @@ def _forward(
             key = at + tl.arange(0, BLOCK_K)
             logits = _logits(
                 q, keys, bias, key, begin, end, n_keys, key_base, scale, cap,
-                D, BIASED, CAPPED, BLOCK_D,
+                D, BIASED, CAPPED, WIDEN, BLOCK_D,
             )  # fmt: skip
             place = _ordered(logits)
             tied = (place == low[:, None]) & (logits > float("-inf"))
             nth = met[:, None] + tl.cumsum(tied.to(tl.int32), 1)
             met += tl.sum(tied.to(tl.int32), 1)
             kept = (place > low[:, None]) | (tied & (nth <= (n_top - above)[:, None]))
-            logits = tl.where(kept, logits * 1.4426950408889634, float("-inf"))
-            now = tl.maximum(top, tl.max(logits, 1))
-            shift = tl.where(now == float("-inf"), 0.0, now)
-            weights = tl.exp2(logits - shift[:, None])
-            shrink = tl.exp2(top - shift)
-            total = total * shrink + tl.sum(weights, 1)
-            v = tl.load(
-                values + (key_base + key)[:, None] * E + e[None, :],
-                mask=(key < n_keys)[:, None] & (e < E)[None, :],
-                other=0.0,
-            )
-            if WIDEN:
-                v = v.to(tl.float32)
-            acc = acc * shrink[:, None]
-            acc += tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-            top = now
-    divisor = tl.where(total > 0, total, 1.0)
-    tl.store(
-        out + (head * n_rows + row)[:, None] * E + e[None, :],
-        acc / divisor[:, None],
-        mask=held[:, None] & (e < E)[None, :],
-    )
-    logged = tl.where(total > 0, (top + tl.log2(divisor)) * 0.6931471805599453, float("-inf"))
-    tl.store(sums + head * n_rows + row, logged, mask=held)
+            logits = tl.where(kept, logits, float("-inf"))
+            v = online.rows_of(values, key_base + key, key < n_keys, E, BLOCK_E, WIDEN)
+            top, total, acc = online.see(top, total, acc, logits, v)
+    online.put(out, spot, held, total, acc, E, BLOCK_E)
+    tl.store(sums + spot, online.log_sum(top, total), mask=held)
 
 
 def attend(

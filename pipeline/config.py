@@ -150,7 +150,7 @@ def load(
     local = Path(path) if path is not None else Path("foveate.toml")
     if path is not None and not local.is_file():
         raise ConfigError(f"no configuration file {str(path)!r}")
-    files = [p for p in (user_file(), local) if p.is_file()]
+    files = [p for p in (user_file(), local) if p.exists()]
     tables = [(str(p), _read(p)) for p in files]
     chosen = [(origin, t["preset"]) for origin, t in tables if "preset" in t]
     if "FOVEATE_PRESET" in os.environ:
@@ -274,6 +274,10 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{str(path)!r} is not TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the configuration file {str(path)!r}: {error.strerror}"
+        ) from error
 
 
 def _read_preset(preset: str) -> dict[str, Any]:

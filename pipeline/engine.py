@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import config as configuration
-from foveate.pipeline import registry
+from foveate.pipeline import opening, registry
 from foveate.pipeline.errors import (
     ConfigError,
     FoveateError,
     IndexNotFound,
     IndexWriteError,
     QueryError,
-    SpaceMismatch,
 )
 from foveate.pipeline.types import AddReport, Answer, Box, FileRecord, Hit, Passage
 from foveate.pipeline.watched import Watched
@@ -41,12 +40,7 @@ if TYPE_CHECKING:
     from foveate.pipeline.refine import Refinery
     from foveate.pipeline.trace import Stages
     from foveate.pipeline.types import Context, Floats
-
-DEFAULT_NAME = ".foveate"
-ROLES = ("text", "image", "tokens")
-BUILD_TABLES = ("encoders.text", "encoders.image", "encoders.tokens", "index", "ingest")
-SECRETS = ("ingest.pdf_passwords",)
-PATHS = ("path", "head", "weights", "model")  # settings that may name a file or a folder
+    from foveate.rerank.late import Match
 
 
 def open(
@@ -69,7 +63,7 @@ def open(
         SpaceMismatch: if the configuration asks for encoders that did not build this index.
     """
     settings = config if config is not None else configuration.load(preset)
-    place = locate(path, create=create)
+    place = opening.locate(path, create=create)
     kind, options = settings.component("index")
     factory = registry.find("index", kind)
     try:
@@ -77,10 +71,13 @@ def open(
     except IndexNotFound:
         if not create:
             raise
-        chosen = make_encoders(settings) if encoders is None else encoders
+        chosen = opening.make_encoders(settings) if encoders is None else encoders
         try:
             index = factory.create(
-                place, towers=towers(chosen), settings=built_with(settings), **options
+                place,
+                towers=opening.towers(chosen),
+                settings=opening.built_with(settings),
+                **options,
             )
         except IndexWriteError as error:
             # unless another process made it in the meantime
@@ -91,96 +88,9 @@ def open(
         else:
             return Engine(index, settings, chosen)
     if encoders is None:
-        settings = keep_build(settings, index.settings)
-        encoders = make_encoders(settings)
+        settings = opening.keep_build(settings, index.settings)
+        encoders = opening.make_encoders(settings)
     return Engine(index, settings, encoders)
-
-
-def locate(path: str | os.PathLike[str] | None, *, create: bool = False) -> Path:
-    """Return the absolute path of the index that is meant.
-
-    Raises:
-        IndexNotFound: if none is named and no folder from here upwards holds one.
-    """
-    named = path if path is not None else os.environ.get("FOVEATE_INDEX")
-    if named:
-        return Path(os.path.abspath(os.path.expanduser(os.fspath(named))))
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / DEFAULT_NAME).is_dir():
-            return folder / DEFAULT_NAME
-    if create:
-        return here / DEFAULT_NAME
-    raise IndexNotFound(
-        f"no {DEFAULT_NAME} in {str(here)!r} or a parent: make one with `foveate index PATH...`, "
-        "or name one with --index or FOVEATE_INDEX"
-    )
-
-
-def make_encoders(settings: Config) -> dict[str, Encoder]:
-    """Build each role's encoder; no weights are read yet."""
-    encoders: dict[str, Encoder] = {}
-    for role in ROLES:
-        table = f"encoders.{role}"
-        if settings.get(f"{table}.use") in (None, "none"):
-            continue
-        name, options = settings.component(table)
-        make = registry.find("encoder", name)
-        try:
-            encoders[role] = make(**options)
-        except TypeError as error:
-            raise ConfigError(f"[{table}] {error}") from error
-    if "text" not in encoders:
-        raise ConfigError('[encoders.text] needs use = "<registered name>"')
-    return encoders
-
-
-def towers(encoders: Mapping[str, Encoder]) -> dict[str, Any]:
-    """Return what the index must remember of each encoder."""
-    from foveate.index.towers import Tower
-
-    return {
-        role: Tower(role, e.tower, e.space, e.dim, getattr(e, "code", ""))
-        for role, e in encoders.items()
-    }
-
-
-def built_with(settings: Config) -> dict[str, Any]:
-    """Return the settings that an index keeps for life; paths hold from any folder."""
-    return {
-        f"{table}.{key}": lasting(value) if key in PATHS else value
-        for table in BUILD_TABLES
-        for key, value in settings.table(table).items()
-        if f"{table}.{key}" not in SECRETS
-    }
-
-
-def lasting(value: Any) -> Any:
-    """Make the relative path of something that is there absolute; leave the rest as it is."""
-    if not isinstance(value, str):
-        return value
-    place = os.path.abspath(os.path.expanduser(value))
-    return place if os.path.exists(place) else value
-
-
-def keep_build(settings: Config, stored: Mapping[str, Any]) -> Config:
-    """Put an index's own encoders in force.
-
-    Raises:
-        SpaceMismatch: if a file, variable or option asks for others.
-    """
-    for role in ROLES:
-        key = f"encoders.{role}.use"
-        asked, origin, built = settings.get(key), settings.origin(key), stored.get(key)
-        chosen = origin is not None and not origin.startswith("preset ")
-        if chosen and asked != built:
-            raise SpaceMismatch(
-                f"the index was built with {role} encoder {built!r}, but {origin} asks for "
-                f"{asked!r}: drop that setting, or build a new index with it"
-            )
-    kept = {f"encoders.{role}.use": "none" for role in ROLES}
-    kept |= {k: v for k, v in stored.items() if k.startswith("encoders.")}
-    return settings.override(kept, "index")
 
 
 class Engine:
@@ -237,6 +147,8 @@ class Engine:
         """
         from foveate.pipeline import changes, update
         from foveate.pipeline.ingest.options import IngestOptions
+        from foveate.pipeline.languages import language_warnings
+        from foveate.pipeline.terminal import contextual_progress
 
         ingest = IngestOptions.from_table(self.config.table("ingest"))
         chosen: dict[str, Any] = {"include": include, "exclude": exclude, "prune": prune}
@@ -451,6 +363,16 @@ class Engine:
         heat: Floats = regions.grid(*looking.heat(query, passage))  # type: ignore[attr-defined]
         return heat
 
+    def matches(self, hit: Hit, query: str) -> list[Match]:
+        """Return which token of the query matches which of the hit, in the query's order.
+
+        Raises:
+            ConfigError: if the index's encoders give no token vectors.
+        """
+        ((_, late),) = self.refinery.chain("late", "search")
+        found: list[Match] = late.explain(query, hit)  # type: ignore[attr-defined]
+        return found
+
     def status(self) -> dict[str, Any]:
         """Return counts, sizes on disk, vector kinds and their recall; JSON-able."""
         found: dict[str, Any] = self.index.status()
@@ -564,31 +486,3 @@ class Engine:
                 except TypeError as error:
                     raise ConfigError(f"[reader] {error}") from error
             return self._reader
-
-
-def language_warnings(index: Any, encoder: Encoder) -> list[str]:
-    """Say which languages are indexed that the text encoder was not trained on."""
-    known = getattr(encoder, "languages", None)
-    if known is None:
-        return []
-    counts = index.languages()
-    foreign = {name: n for name, n in counts.items() if name not in known}
-    if not foreign:
-        return []
-    told = ", ".join(f"{n} {name}" for name, n in sorted(foreign.items(), key=lambda i: -i[1])[:6])
-    return [
-        f"{sum(foreign.values())} sources are in languages that the text encoder was not trained "
-        f"on ({told}): search by meaning is weak there, search by words is not; see "
-        '`use = "sentence-transformers"` in the README for a multilingual encoder'
-    ]
-
-
-def contextual_progress(progress: bool | Progress) -> Any:
-    """Return a context manager that gives a progress callable, or None."""
-    import contextlib
-
-    if progress is True:
-        from foveate.pipeline.terminal import progress_bars
-
-        return progress_bars()
-    return contextlib.nullcontext(progress or None)

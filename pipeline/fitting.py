@@ -174,7 +174,7 @@ def fit_sentinel(found: Sequence[Case], resources: Resources, tell: Tell | None 
     """Fit the probe of the compressor 'sentinel' to the configured reader."""
     import numpy as np
 
-    from foveate.rerank.compress import attended, sentinel, units
+    from foveate.rerank.compress import sentinel, units, valued
 
     count = resources.reader().count_tokens
     cut, seen, labels = [], [], []
@@ -193,7 +193,7 @@ def fit_sentinel(found: Sequence[Case], resources: Resources, tell: Tell | None 
     def compress(i: int, probe: sentinel.Probe) -> Context:
         values = probe.chances(np.asarray(seen[i]))
         budget = _budget(found[i], count)
-        return attended.by_score("sentinel", found[i].hits, cut[i], values, budget, count, {})
+        return valued.keep("sentinel", found[i].hits, cut[i], valued.Valued(values), budget, count)
 
     useful = [i for i, row in enumerate(labels) if row.any()]
     kept = _folds(found, useful, fit, compress)

@@ -10,6 +10,7 @@ from foveate.pipeline.errors import FoveateError
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
+    from foveate.pipeline.evaluate.configurations import Configuration
     from foveate.pipeline.types import Hit
 
 DEPTH = 50
@@ -17,22 +18,29 @@ Asked = tuple[str, Callable[["Hit"], bool], str | None]
 
 
 def learn(
-    sets: Sequence[str], cache: Path, *, tell: Callable[[str], None] = lambda text: None
+    sets: Sequence[str],
+    cache: Path,
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Any, dict[str, int]]:
     """Fit weights to evaluation sets, each of the same weight.
 
     A question set teaches with its own documents and with those of all its questions. Of a set
-    with a train split only that is taken.
+    with a train split only that is taken. preset, settings: of the searches whose lists teach.
 
     Returns:
         (`foveate.rerank.fusion.Weights`, {set: lists}).
     """
+    from foveate.pipeline.evaluate.configurations import Configuration
     from foveate.rerank.fusion_fit import fit_both
 
+    base = Configuration("fuse", preset=preset, settings=dict(settings or {}))
     lists: list[Any] = []
     counts: dict[str, int] = {}
     for name in sets:
-        for task, engine, asked in _tasks(name, cache):
+        for task, engine, asked in _tasks(name, base, cache):
             tell(task)
             some = list(judged(engine, asked))
             weighed = [_weighed(j, 1 / max(1, len(some))) for j in some]
@@ -96,11 +104,12 @@ def _has_id(wanted: set[str]) -> Callable[[Hit], bool]:
     return lambda hit: str(hit.passage.metadata.get("_id")) in wanted
 
 
-def _tasks(name: str, cache: Path) -> Iterator[tuple[str, Engine, list[Asked]]]:
-    from foveate.pipeline.evaluate import configurations, corpora, datasets
+def _tasks(
+    name: str, base: Configuration, cache: Path
+) -> Iterator[tuple[str, Engine, list[Asked]]]:
+    from foveate.pipeline.evaluate import corpora, datasets
     from foveate.pipeline.evaluate.sets import Questions, Retrieval, own_golds, pool
 
-    base = configurations.gather()[0]
     folder = datasets.find(name)
     split = "train" if (folder / "qrels" / "train.tsv").is_file() else None
     for dataset in datasets.load(name, split=split):

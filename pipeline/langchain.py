@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import config as configuration
-from foveate.pipeline.engine import Engine, make_encoders
+from foveate.pipeline.engine import Engine
 from foveate.pipeline.engine import open as open_index
 from foveate.pipeline.errors import MissingExtra
+from foveate.pipeline.opening import make_encoders
 from foveate.pipeline.places import metadata_of
 from foveate.pipeline.types import Hit, Locator, Passage, Source
 

@@ -43,7 +43,7 @@ def reencode(
     """
     import foveate
     from foveate.index.retower import replace_tower
-    from foveate.pipeline.engine import make_encoders, towers
+    from foveate.pipeline.opening import make_encoders, towers
 
     place = Path(path)
     settings = config if config is not None else configuration.load()

@@ -55,6 +55,26 @@ def steps(chosen: Any, origin: str) -> list[Step]:
     return found
 
 
+def check(config: Config) -> None:
+    """See that every stage that is configured has a name and options that are known.
+
+    Raises:
+        UnknownComponent: if nothing has the name.
+        ConfigError: for options that it does not take.
+    """
+    for step in steps(config.get("rerank", ()), "[[rerank]]"):
+        _factory("reranker", step.name, step.options)
+    for kind, table in (("compressor", "compress"), ("order", "order")):
+        if config.get(f"{table}.use") not in (None, "none"):
+            _factory(kind, *config.component(table))
+
+
+def _factory(kind: str, name: str, options: Mapping[str, Any]) -> Any:
+    factory = registry.find(kind, name)
+    configuration.check_options(factory, options, name)
+    return factory
+
+
 def make(kind: str, name: str, resources: Resources, options: Mapping[str, Any]) -> Any:
     """Build a stage by its registered name.
 
@@ -62,8 +82,7 @@ def make(kind: str, name: str, resources: Resources, options: Mapping[str, Any])
         UnknownComponent: if nothing has the name.
         ConfigError: for options that it does not take.
     """
-    factory = registry.find(kind, name)
-    configuration.check_options(factory, options, name)
+    factory = _factory(kind, name, options)
     try:
         return factory(resources, **options)
     except TypeError as error:

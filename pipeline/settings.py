@@ -16,8 +16,8 @@ def in_force(config: Config, at: str | os.PathLike[str] | None = None) -> dict[s
     at: an index whose place is shown; one that is not there is shown as the place it would have.
     """
     from foveate.pipeline.answer import AnswerOptions
-    from foveate.pipeline.engine import locate
     from foveate.pipeline.ingest.options import IngestOptions
+    from foveate.pipeline.opening import locate
     from foveate.pipeline.search import SearchOptions
 
     found: dict[str, Any] = {}

@@ -45,7 +45,7 @@ def write_pairs(
     configured text encoder.
     """
     from foveate.pipeline import registry
-    from foveate.pipeline.engine import make_encoders
+    from foveate.pipeline.opening import make_encoders
 
     if generator is None:
         generator = registry.find("generator", "transformers")()

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from foveate.pipeline.protocols import Progress
     from foveate.pipeline.types import Answer, Citation, Hit, Note, Passage, Source
+    from foveate.rerank.late import Match
 
 # marks that reorder or hide what follows them on a terminal
 INVISIBLE = frozenset(
@@ -32,6 +33,7 @@ ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 WORD = re.compile(r"\d+(?:[.,]\d+)*|[^\W_]+")
 EXCERPT_CHARS = 280
 AROUND_CHARS = 400
+N_MATCHES = 8
 
 
 def printable(text: str) -> str:
@@ -196,9 +198,16 @@ def picture_size(passage: Passage) -> str:
 
 
 def print_hits(
-    console: Console, hits: Sequence[Hit], query: str, *, explain: bool = False
+    console: Console,
+    hits: Sequence[Hit],
+    query: str,
+    *,
+    explain: Callable[[Hit], Sequence[str]] = lambda hit: (),
 ) -> Iterator[Hit]:
-    """Print hits one by one; yields each picture after its lines, to be shown inline."""
+    """Print hits one by one; yields each picture after its lines, to be shown inline.
+
+    explain: what to say of a hit besides, line by line.
+    """
     from rich.text import Text
 
     for rank, hit in enumerate(hits, start=1):
@@ -218,8 +227,8 @@ def print_hits(
             write(console, line, indent=4)
         if hit.duplicates:
             write(console, Text(f"and {len(hit.duplicates)} like it", "dim"), indent=4)
-        if explain:
-            write(console, Text(stages(hit), "dim"), indent=4)
+        for line in explain(hit):
+            write(console, Text(line, "dim"), indent=4)
         if passage.modality in ("image", "page"):
             yield hit
 
@@ -231,6 +240,17 @@ def stages(hit: Hit) -> str:
         for stage, score in hit.scores.items()
     ]
     return "; ".join([*parts, f"fused {hit.score:.4f}"])
+
+
+def matched(query: str, hit: Hit, matches: Sequence[Match]) -> str:
+    """Return which words of the query met which of the hit, the strongest first."""
+    best = sorted(matches, key=lambda match: -match.share)[:N_MATCHES]
+    pairs = []
+    for match in best:
+        asked = query[slice(*match.asked)]
+        found = hit.passage.text[slice(*match.found)] if match.found else "its context"
+        pairs.append(f"{flat(asked)} ~ {flat(found)} {match.similarity:.2f}")
+    return f"matched: {', '.join(pairs)}"
 
 
 def print_answer(console: Console, answer: Answer) -> None:
@@ -341,3 +361,12 @@ def progress_bars() -> Iterator[Progress | None]:
             bars.update(tasks[stage], completed=done, total=total)
 
         yield report
+
+
+def contextual_progress(
+    progress: bool | Progress,
+) -> contextlib.AbstractContextManager[Progress | None]:
+    """Return bars for True, nothing for False, and a callable as it is."""
+    if progress is True:
+        return progress_bars()
+    return contextlib.nullcontext(progress or None)

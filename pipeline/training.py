@@ -90,14 +90,18 @@ def train(
     [train.tower], [train.mining]. resume: go on from the folder's checkpoint.
 
     Raises:
-        FoveateError: if the folder holds a trained encoder, or nothing can be read.
+        FoveateError: if the folder holds a trained encoder, nothing can be read, or there is
+            nothing to resume.
     """
+    from foveate.encoders.train import checkpoints
     from foveate.encoders.train import data as sets
 
     settings = config if config is not None else configuration.load()
     place, say = Path(out).expanduser(), tell or (lambda stage, done, total: None)
     if (place / "training.json").is_file():
         raise FoveateError(f"{str(place)!r} holds a trained encoder already: name a new folder")
+    if resume and not checkpoints.is_there(place / WORK):
+        raise FoveateError(f"{str(place)!r} holds no run to resume: start it without --resume")
     found = data if isinstance(data, sets.TrainingSet) else sets.read(Path(data), which=which)
     if any(isinstance(example.positive, Path) for example in found.examples):
         return _train_pictures(found, place, settings, say)
@@ -110,7 +114,7 @@ def train(
 
 def _train_pictures(found: TrainingSet, place: Path, settings: Config, say: Tell) -> dict[str, Any]:
     from foveate.encoders.train.images import train_image_head
-    from foveate.pipeline.engine import make_encoders
+    from foveate.pipeline.opening import make_encoders
 
     encoder: Any = make_encoders(settings).get("image")
     if settings.get("encoders.image.use") != "efficientnet-lite":

@@ -73,7 +73,7 @@ def read(
     from foveate.encoders.train.trainer import State
 
     path = folder / NAME
-    if not path.is_file():
+    if not is_there(folder):
         return None
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -100,6 +100,11 @@ def read(
         parts["best"],
     )
     return state, parts["now"], {"state": moments, "param_groups": facts["groups"]}
+
+
+def is_there(folder: Path) -> bool:
+    """Say whether a run was kept here."""
+    return (folder / NAME).is_file()
 
 
 def clear(folder: Path) -> None:

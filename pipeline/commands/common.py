@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foveate.rerank import REGISTRY as RERANKERS
+
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
 
@@ -25,7 +27,10 @@ WhereOption = Annotated[
 ]
 RerankOption = Annotated[
     list[str] | None,
-    typer.Option(help="A reranker by name, 'none' for none; may repeat.", metavar="NAME"),
+    typer.Option(
+        help=f"A reranker, or several one after another: {', '.join(RERANKERS)}; or none.",
+        metavar="NAME",
+    ),
 ]
 TypeOption = Annotated[
     list[str] | None,
@@ -64,7 +69,7 @@ def opened(
     """Open the index that is meant; a dry run without one gets an empty one that vanishes."""
     import foveate
     from foveate.pipeline import config as configuration
-    from foveate.pipeline.engine import locate
+    from foveate.pipeline.opening import locate
 
     settings = configuration.load(preset, overrides=options)
     if dry and not locate(at, create=True).exists():

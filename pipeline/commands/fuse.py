@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from foveate.pipeline.commands.common import IndexOption, JsonOption, emit, opened
+from foveate.pipeline.commands.common import (
+    IndexOption,
+    JsonOption,
+    PresetOption,
+    SetOption,
+    assignments,
+    emit,
+    opened,
+)
 
 
 def fuse(
@@ -26,17 +34,21 @@ def fuse(
         str | None, typer.Option(help="Where the sets' indexes are kept.", metavar="FOLDER")
     ] = None,
     index: IndexOption = None,
+    preset: PresetOption = None,
+    settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Teach the reranker 'fusion' from your judgments or from sets."""
     from foveate.pipeline import fusing
     from foveate.pipeline.errors import FoveateError
 
+    options = assignments(settings)
+
     if bool(sets) == bool(judgments):
         raise FoveateError("name evaluation sets, or your own --judgments FILE: one of the two")
     if judgments:
         rows = fusing.read_rows(Path(judgments).expanduser())
-        with opened(index) as engine:
+        with opened(index, preset=preset, options=options) as engine:
             weights, counts = fusing.learn_from(engine, rows)
         made_by = "foveate fuse --judgments"
     else:
@@ -44,7 +56,11 @@ def fuse(
 
         chosen = list(sets or ())
         weights, counts = fusing.learn(
-            chosen, cache_folder(cache), tell=lambda name: typer.echo(name, err=True)
+            chosen,
+            cache_folder(cache),
+            preset=preset,
+            settings=options,
+            tell=lambda name: typer.echo(name, err=True),
         )
         made_by = f"foveate fuse {' '.join(chosen)}"
     weights.write(Path(out).expanduser(), {"made_by": made_by, "taught_by": counts})

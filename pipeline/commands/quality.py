@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foveate.pipeline.commands.common import IndexOption, JsonOption, emit, opened
+from foveate.pipeline.commands.common import IndexOption, JsonOption, complain, emit, opened
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
@@ -40,6 +40,9 @@ def quality(
 
     with opened(at) as engine:
         ids, scores = scored.rate(engine.index)
+        if not len(ids):
+            complain("the index holds no passages: add files with `foveate index PATH...`")
+            raise typer.Exit(1)
         record: dict[str, Any] = {"passages": len(ids)}
         if skip is not None:
             drawn = draw(ids.tolist(), sample)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foveate.pipeline import refine
 from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.evaluate.baselines import BASELINES
 
@@ -92,6 +93,9 @@ def gather(
         found.append(Configuration(name, baseline=name, documents=documents))
     if len({c.name for c in found}) != len(found):
         raise ConfigError(f"two runs have the same name: {', '.join(c.name for c in found)}")
+    for one in found:
+        if not one.baseline:
+            refine.check(one.config())  # a run that cannot be made must not wait for the others
     return found
 
 
@@ -108,9 +112,7 @@ def changed(base: Configuration, text: str) -> Configuration:
             own[key] = value
         else:
             settings[key] = value
-    made = replace(base, name=text.strip(), settings=settings, **own)
-    made.config()
-    return made
+    return replace(base, name=text.strip(), settings=settings, **own)
 
 
 def _one_of(known: Sequence[str]) -> Callable[[str, Any], None]:

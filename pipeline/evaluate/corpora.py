@@ -57,7 +57,7 @@ def indexed(
     encoders: objects in the place of the configured ones, by role.
     """
     import foveate
-    from foveate.pipeline.engine import make_encoders
+    from foveate.pipeline.opening import make_encoders
 
     config = configuration.config()
     if isinstance(dataset, Pictures):

@@ -25,7 +25,7 @@ except ImportError as error:
     raise MissingExtra("foveate serve", str(error), "pip install 'foveate[serve]'") from error
 
 from foveate.pipeline.serve import api, openai, service, work
-from foveate.pipeline.serve.bodies import SessionBody
+from foveate.pipeline.serve.bodies import SessionBody, first_fault
 from foveate.pipeline.serve.guard import COOKIE, Guard, Refused
 from foveate.pipeline.serve.metrics import Counted, Metrics
 from foveate.pipeline.serve.tools import tools
@@ -211,13 +211,10 @@ async def refused(_: Request, error: Exception) -> Response:
 
 
 async def invalid(_: Request, error: Exception) -> Response:
-    """Name the first mistake of a body or a parameter, without repeating the whole of it."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0] if error.errors() else {}
-    place = ".".join(str(part) for part in first.get("loc", ()) if part != "body")
-    sentence = f"{place}: {first.get('msg', 'invalid')}" if place else str(first.get("msg"))
-    status = 400 if first.get("type") == "json_invalid" else 422
-    return problem(status, sentence, "invalid")
+    errors = error.errors()
+    status = 400 if errors and errors[0].get("type") == "json_invalid" else 422
+    return problem(status, first_fault(errors), "invalid")
 
 
 async def missed(_: Request, error: Exception) -> Response:

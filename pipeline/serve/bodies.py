@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +13,14 @@ Words = Annotated[str, Field(max_length=MAX_CHARS)]
 Name = Annotated[str, Field(max_length=4096)]
 Where = Annotated[str, Field(max_length=4000)]
 Kind = Literal["text", "table", "image", "page"]
+
+
+def first_fault(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Name the first mistake of a body or of arguments, without repeating the whole of it."""
+    first = errors[0] if errors else {}
+    place = ".".join(str(part) for part in first.get("loc", ()) if part != "body")
+    said = str(first.get("msg", "invalid"))
+    return f"{place}: {said}" if place else said
 
 
 class Strict(BaseModel):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Image
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import Field, ValidationError
 
 from foveate.pipeline.errors import FoveateError
-from foveate.pipeline.serve.bodies import AskBody, SearchBody
+from foveate.pipeline.serve.bodies import AskBody, SearchBody, first_fault
 
 if TYPE_CHECKING:
-    from mcp.server import MCPServer
-
     from foveate.pipeline.serve.service import Service
 
 Query = Annotated[str, Field(min_length=1, max_length=4000, description="Words or a sentence.")]
@@ -32,18 +34,24 @@ PICTURE_PX = 1024
 LONGEST_TEXT = 2000
 
 
-def tools(service: Service) -> MCPServer:
-    """Return a tool server for one index."""
-    from mcp.server import MCPServer
-    from mcp.server.mcpserver import Image
-    from mcp.server.mcpserver.exceptions import ToolError
-    from mcp.types import ToolAnnotations
+class Tools(MCPServer):
+    """A tool server that says in one line what is wrong with a call's arguments."""
 
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                faults = error.__cause__.errors(include_url=False)
+                raise ToolError(f"{name}: {first_fault(faults)}") from error.__cause__
+            raise
+
+
+def tools(service: Service) -> Tools:
+    """Return a tool server for one index."""
     from foveate import __version__
 
-    server: MCPServer = MCPServer(
-        "foveate", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
-    )
+    server = Tools("foveate", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
     @server.tool(annotations=reads)

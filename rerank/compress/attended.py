@@ -6,13 +6,13 @@ heads as in QRHead, arXiv 2506.09944), one look for all candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foveate.pipeline.types import Context, Hit
-from foveate.rerank.compress import packing, units
+from foveate.pipeline.types import Hit
+from foveate.rerank.compress.valued import ByValue, Valued
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from foveate.rerank.compress.units import Unit
 
 
-class Attended:
+class Attended(ByValue):
     """Sentences by the attention that a token of theirs gets, on the mean.
 
     Args:
@@ -35,49 +35,18 @@ class Attended:
     name = "attention"
 
     def __init__(self, resources: Resources, *, passage: float = 0.3, **scan: Any) -> None:
-        self._resources = resources
+        super().__init__(resources)
         self.passage = passage
         self._options = scan
 
-    def compress(
-        self,
-        query: str,
-        hits: Sequence[Hit],
-        budget_tokens: int,
-        *,
-        count_tokens: Callable[[str], int],
-    ) -> Context:
-        """Return the sentences that are looked at, of at most budget_tokens."""
+    def value(self, query: str, hits: Sequence[Hit], found: Sequence[Unit]) -> Valued:
+        """Return each unit's mean score of a token, and a part of its passage's."""
         from foveate.rerank.attention import shared_scan
 
-        everything = packing.whole(hits, budget_tokens, count_tokens)
-        if everything is not None:
-            return everything
-        found = units.cut(hits, self._resources.sentences)
         scan = shared_scan(self._resources, **self._options)
         look = scan.look(query, [hit.passage for hit in hits])
         values = means(look, hits, found) + self.passage * passage_means(look)[owners(found)]
-        told = {"windows": int(look.n_windows.sum())}
-        return by_score(self.name, hits, found, values, budget_tokens, count_tokens, told)
-
-
-def by_score(
-    name: str,
-    hits: Sequence[Hit],
-    found: Sequence[Unit],
-    values: Floats,
-    budget_tokens: int,
-    count_tokens: Callable[[str], int],
-    told: dict[str, Any],
-) -> Context:
-    """Keep units by their values, best first, while they fit."""
-    order = np.argsort(-values, kind="stable").tolist()
-    kept = packing.pack(hits, [found[i] for i in order], budget_tokens, count_tokens)
-    scores: dict[int, float] = {}
-    for unit, value in zip(found, values.tolist(), strict=True):
-        if kept.holds(unit):
-            scores[unit.hit] = max(scores.get(unit.hit, value), value)
-    return kept.context(scores, {"by": name, "units": len(found), **told})
+        return Valued(values, {"windows": int(look.n_windows.sum())})
 
 
 def owners(found: Sequence[Unit]) -> NDArray[np.int64]:

@@ -11,22 +11,23 @@ writes is no part of a compressor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foveate.pipeline.errors import ConfigError
-from foveate.pipeline.types import Context, Hit
-from foveate.rerank.compress import packing, units
-from foveate.rerank.compress.attended import by_score, means
+from foveate.pipeline.types import Hit
+from foveate.rerank.compress.attended import means
+from foveate.rerank.compress.valued import ByValue, Valued
 
 if TYPE_CHECKING:
     from foveate.pipeline.protocols import Resources
     from foveate.pipeline.types import Floats
+    from foveate.rerank.compress.units import Unit
 
 
-class Cafe:
+class Cafe(ByValue):
     """Passages by the best heads, twice, then their sentences.
 
     Args:
@@ -51,39 +52,26 @@ class Cafe:
     ) -> None:
         if min(coarse_heads, coarse_passages, fine_heads, fine_passages) < 1:
             raise ConfigError("compressor 'cafe' needs heads and passages >= 1 in both stages")
-        self._resources = resources
+        super().__init__(resources)
         self.coarse = (coarse_heads, coarse_passages)
         self.fine = (fine_heads, fine_passages)
         self._options = scan
 
-    def compress(
-        self,
-        query: str,
-        hits: Sequence[Hit],
-        budget_tokens: int,
-        *,
-        count_tokens: Callable[[str], int],
-    ) -> Context:
-        """Return sentences of the best passages, of at most budget_tokens."""
+    def value(self, query: str, hits: Sequence[Hit], found: Sequence[Unit]) -> Valued:
+        """Return each unit's level, 0 to 2, and below it the attention that it gets."""
         from foveate.rerank.attention import shared_scan
 
-        everything = packing.whole(hits, budget_tokens, count_tokens)
-        if everything is not None:
-            return everything
         passages = [hit.passage for hit in hits]
         first = shared_scan(self._resources, **self._options).look(query, passages)
         coarse = union(shares(first.head_scores), *self.coarse)
         again = {**self._options, "mode": "causal"}
         second = shared_scan(self._resources, **again).look(query, [passages[i] for i in coarse])
         fine = [coarse[i] for i in union(shares(second.head_scores), *self.fine)]
-        found = units.cut(hits, self._resources.sentences)
         values = means(first, hits, found)
         level = np.asarray([(u.hit in coarse) + (u.hit in fine) for u in found], dtype=np.float32)
         top = float(np.abs(values).max(initial=0.0)) or 1.0
         told = {"coarse": [passages[i].id for i in coarse], "fine": [passages[i].id for i in fine]}
-        return by_score(
-            self.name, hits, found, values / (2 * top) + level, budget_tokens, count_tokens, told
-        )
+        return Valued(values / (2 * top) + level, told)
 
 
 def shares(scores: Floats) -> Floats:

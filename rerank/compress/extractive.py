@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from foveate.pipeline.types import Context, Hit
-from foveate.rerank.compress import packing, units
+from foveate.pipeline.types import Hit
+from foveate.rerank.compress import units
+from foveate.rerank.compress.valued import ByValue, Valued
 from foveate.rerank.compress.words import bm25, stems
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ MOST_UNITS = 400  # encoded for one question; the rest are left out by their wor
 TEMPERATE = 1e-6
 
 
-class Extractive:
+class Extractive(ByValue):
     """Sentence embeddings and BM25, by maximal marginal relevance.
 
     A unit's relevance is the mean of its cosine with the question and of its BM25, each scaled to
@@ -37,32 +38,16 @@ class Extractive:
         redundancy: float = 0.2,
         neighbours: float = 0.1,
     ) -> None:
-        self._resources = resources
+        super().__init__(resources)
         self.lexical = lexical
         self.redundancy = redundancy
         self.neighbours = neighbours
 
-    def compress(
-        self,
-        query: str,
-        hits: Sequence[Hit],
-        budget_tokens: int,
-        *,
-        count_tokens: Callable[[str], int],
-    ) -> Context:
-        """Return the best spans of at most budget_tokens."""
-        everything = packing.whole(hits, budget_tokens, count_tokens)
-        if everything is not None:
-            return everything
-        found = units.cut(hits, self._resources.sentences)
+    def value(self, query: str, hits: Sequence[Hit], found: Sequence[units.Unit]) -> Valued:
+        """Return each unit's relevance, and the order of marginal relevance."""
         relevance, likeness = self._measure(query, hits, found)
         order = marginal(found, relevance, likeness, self.redundancy, self.neighbours)
-        kept = packing.pack(hits, [found[i] for i in order], budget_tokens, count_tokens)
-        scores: dict[int, float] = {}
-        for unit, value in zip(found, relevance.tolist(), strict=True):
-            if kept.holds(unit):
-                scores[unit.hit] = max(scores.get(unit.hit, 0.0), value)
-        return kept.context(scores, {"by": self.name, "units": len(found)})
+        return Valued(relevance, order=order)
 
     def _measure(
         self, query: str, hits: Sequence[Hit], found: Sequence[units.Unit]

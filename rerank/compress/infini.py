@@ -7,15 +7,14 @@ tokens that matter; their whole sentences are carried on as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foveate.pipeline.errors import ConfigError
-from foveate.pipeline.types import Context, Hit
-from foveate.rerank.compress import packing, units
-from foveate.rerank.compress.attended import by_score
+from foveate.pipeline.types import Hit
+from foveate.rerank.compress.valued import ByValue, Valued
 
 if TYPE_CHECKING:
     from foveate.pipeline.protocols import Resources
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from foveate.rerank.compress.units import Unit
 
 
-class InfiniRetri:
+class InfiniRetri(ByValue):
     """Sentences that survive every window.
 
     Args:
@@ -46,27 +45,15 @@ class InfiniRetri:
     ) -> None:
         if min(window_tokens, carry_tokens, phrase_tokens) < 1:
             raise ConfigError("compressor 'infini' needs all numbers of tokens >= 1")
-        self._resources = resources
+        super().__init__(resources)
         self.window_tokens = window_tokens
         self.carry_tokens = carry_tokens
         self.phrase_tokens = phrase_tokens
 
-    def compress(
-        self,
-        query: str,
-        hits: Sequence[Hit],
-        budget_tokens: int,
-        *,
-        count_tokens: Callable[[str], int],
-    ) -> Context:
-        """Return the sentences that were carried to the end, of at most budget_tokens."""
-        everything = packing.whole(hits, budget_tokens, count_tokens)
-        if everything is not None:
-            return everything
-        found = units.cut(hits, self._resources.sentences)
+    def value(self, query: str, hits: Sequence[Hit], found: Sequence[Unit]) -> Valued:
+        """Return what `read` does, above 0 for what was carried to the end."""
         values, n_windows = self.read(query, found)
-        told = {"windows": n_windows, "carried": int((values > 0).sum())}
-        return by_score(self.name, hits, found, values, budget_tokens, count_tokens, told)
+        return Valued(values, {"windows": n_windows, "carried": int((values > 0).sum())})
 
     def read(self, query: str, found: Sequence[Unit]) -> tuple[Floats, int]:
         """Read every window. Returns (n,) float32, above 0 where a unit is carried; windows read.

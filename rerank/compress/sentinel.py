@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foveate.pipeline.errors import ConfigError, ModelError
-from foveate.pipeline.types import Context, Hit
-from foveate.rerank.compress import packing, units
-from foveate.rerank.compress.attended import by_score, over
+from foveate.pipeline.types import Hit
+from foveate.rerank.compress.attended import over
+from foveate.rerank.compress.valued import ByValue, Valued
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Probe:
         return {"reader": self.reader, "bias": round(self.bias, 5), **listed}
 
 
-class Sentinel:
+class Sentinel(ByValue):
     """Sentences by a probe on the reader's attention.
 
     Args:
@@ -74,7 +74,7 @@ class Sentinel:
         probe: str | os.PathLike[str] | None = None,
         window_tokens: int = WINDOW_TOKENS,
     ) -> None:
-        self._resources = resources
+        super().__init__(resources)
         self._place = probe
         self.window_tokens = window_tokens
         self._probe: Probe | None = None
@@ -99,23 +99,11 @@ class Sentinel:
                 self._probe = found
             return self._probe
 
-    def compress(
-        self,
-        query: str,
-        hits: Sequence[Hit],
-        budget_tokens: int,
-        *,
-        count_tokens: Callable[[str], int],
-    ) -> Context:
-        """Return the likeliest sentences, of at most budget_tokens."""
-        everything = packing.whole(hits, budget_tokens, count_tokens)
-        if everything is not None:
-            return everything
-        found = units.cut(hits, self._resources.sentences)
+    def value(self, query: str, hits: Sequence[Hit], found: Sequence[Unit]) -> Valued:
+        """Return each unit's chance to matter."""
         probe = self.probe
         seen = features(self._resources, query, hits, found, self.window_tokens)
-        values = probe.chances(seen)
-        return by_score(self.name, hits, found, values, budget_tokens, count_tokens, {})
+        return Valued(probe.chances(seen))
 
 
 def features(

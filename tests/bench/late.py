@@ -29,10 +29,10 @@ import foveate
 from foveate.kernels.documents import Documents
 from foveate.kernels.maxsim import maxsim
 from foveate.pipeline import config
-from foveate.pipeline.engine import make_encoders
 from foveate.pipeline.evaluate import datasets, metrics
 from foveate.pipeline.evaluate.corpora import write_corpus
 from foveate.pipeline.evaluate.timing import hardware, interleave, ratio
+from foveate.pipeline.opening import make_encoders
 
 
 def settings(code: str) -> config.Config:

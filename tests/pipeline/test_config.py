@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.pipeline import config, engine, refine, registry
+from foveate.pipeline import config, opening, refine, registry
 from foveate.pipeline.errors import ConfigError, UnknownComponent
 from foveate.pipeline.search import SearchOptions
 
@@ -29,7 +29,7 @@ def test_every_preset_names_a_component_for_each_stage() -> None:
 def test_every_preset_fits_the_components_that_it_names() -> None:
     for name in config.preset_names():
         loaded = config.load(name)
-        assert set(engine.make_encoders(loaded)) == {"text", "image"}
+        assert set(opening.make_encoders(loaded)) == {"text", "image"}
         kind, options = loaded.component("generate")
         registry.find("generator", kind)(**options)
         chain = refine.steps(loaded.get("rerank", ()), name)

@@ -183,6 +183,9 @@ def check_tools(results):
     assert [part.type for part in picture.content] == ["text", "image"]
     assert picture.content[1].mime_type == "image/jpeg"
     assert all(result.is_error for result in wrong)
+    told = [result.content[0].text for result in wrong]
+    assert all("\n" not in line and "pydantic" not in line for line in told)
+    assert told[-1] == "search: k: Input should be less than or equal to 50"
 
 
 def test_tools_over_http(shared):
