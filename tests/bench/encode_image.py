@@ -81,7 +81,7 @@ def main() -> None:
     theirs = Timm(options.size, encoder._weights(options.size), SIZES[options.size][2])
     vectors = encoder.encode(photos[:9])
     # our head on their features: photos beyond MAX_ASPECT, which we pad, are rare
-    same = (vectors * encoder._load().pictures(theirs.features(photos[:9]))).sum(axis=1)
+    same = (vectors * encoder._load()[0].pictures(theirs.features(photos[:9]))).sum(axis=1)
     if sorted(same)[len(same) // 2] < 0.999:
         raise SystemExit(f"vectors differ: cosines {same}")
     runs = {"foveate": encoder.encode, "timm": theirs.features}

@@ -34,6 +34,18 @@ def peaks(device: str, rounds: int = 5) -> tuple[float, float]:
     )
 
 
+def speed_of(kind: str, device: str, rounds: int = 5) -> float:
+    """Return measured operations per second of products in 'bf16' or 'int8'."""
+    if kind == "bf16":
+        square = torch.randn(1024, 1024, device=device).bfloat16()
+        found = interleave({kind: synchronised(lambda: square @ square, device)}, rounds=rounds)
+    else:
+        codes = torch.randint(-127, 128, (1024, 1024), dtype=torch.int8, device=device)
+        multiply = synchronised(lambda: torch._int_mm(codes, codes), device)
+        found = interleave({kind: multiply}, rounds=rounds)
+    return 2 * 1024**3 / min(found[kind].seconds)
+
+
 def synchronised(call: Callable[[], Any], device: str) -> Callable[[], Any]:
     """Wait for the GPU, if there is one, before the clock is read."""
 
