@@ -21,9 +21,9 @@ from foveate.pipeline.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from foveate.encoders.bert import Bert, Shape
+    from foveate.encoders.bridge import Bridge
     from foveate.encoders.late import LateMiniLM
     from foveate.pipeline.protocols import Input
     from foveate.pipeline.types import Floats
@@ -240,30 +240,21 @@ class MiniLM:
             windows += cut
             owners += [owner] * len(cut)
         vectors = np.zeros((len(windows), self.dim), dtype=np.float32)
-        for future in self._submit(self._load(), windows, vectors):
+        for future in self._submit(self._load(), windows, vectors, self._bridge):
             future.result()
-        if "bridge" in self._files:
-            vectors = self._weigh(vectors, windows)
         if len(windows) == len(texts):
             return vectors
         return merge_windows(vectors, owners, [len(ids) for ids in windows], len(texts))
 
-    def _weigh(self, vectors: Floats, windows: list[list[int]]) -> Floats:
-        """Weight queries by their words. vectors: (w, d) float32; the same comes back."""
-        import torch
-
-        from foveate.encoders.bridge import modulate
-
-        with torch.inference_mode():
-            return np.asarray(modulate(torch.from_numpy(vectors), windows, self._table).numpy())
-
     @cached_property
-    def _table(self) -> Tensor:
-        from safetensors.torch import load_file
+    def _bridge(self) -> Bridge | None:
+        """What weights a query by its words, where training added it."""
+        if "bridge" not in self._files:
+            return None
+        from foveate.encoders.bridge import load
 
-        from foveate.encoders.bridge import KEY
-
-        return load_file(str(self._files["bridge"]))[KEY].float()
+        weights = find_file(self._folder, "model.safetensors")
+        return load(self._files["bridge"], weights, self._load(), self._pieces.vocabulary)
 
     def token_spans(self, text: str) -> NDArray[np.int32]:
         """Return (t, 2) int32: [start, end) in code points of each token, no special tokens.
@@ -304,7 +295,9 @@ class MiniLM:
                 log.info("encoder %s computes %s on %s", self._name, dtype, device)
             return self._bert
 
-    def _submit(self, bert: Bert, ids: list[list[int]], out: Floats) -> list[Future[int]]:
+    def _submit(
+        self, bert: Bert, ids: list[list[int]], out: Floats, bridge: Bridge | None = None
+    ) -> list[Future[int]]:
         """Start encoding token ids into rows of `out`; each future gives how many rows."""
         from foveate.encoders.threads import compute_pool
 
@@ -315,7 +308,10 @@ class MiniLM:
         def run(rows: list[int]) -> int:
             start, end = self._pieces.start, self._pieces.end
             sequences = [[start, *ids[row], end] for row in rows]
-            out[rows] = bert.pooled(sequences, self._pooling)
+            if bridge is None:
+                out[rows] = bert.pooled(sequences, self._pooling)
+            else:
+                out[rows] = bridge.encode(bert, sequences, self._pooling)
             return len(rows)
 
         if kind == "cpu":

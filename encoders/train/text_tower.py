@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F
 
-from foveate.encoders import bridge
+from foveate.encoders import bridge as bridges
 from foveate.encoders.bert import Shape
 from foveate.encoders.devices import choose_device, choose_dtype
 from foveate.encoders.minilm import HEAD, NAME, PACKAGE, TRAINED, read_pooling
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FITS = ("full", "layers", "lora", "head", "prompts", "bridge")
 SIDES = ("both", "query")
 WEIGHTS, PROMPTS = "model.safetensors", "prompts.safetensors"
+WORDS = "embeddings.word_embeddings.weight"
 _FROZEN_TEXTS = 16
 _COPIED = (
     "config.json",
@@ -55,8 +56,9 @@ class TextTower:
     arXiv:2203.06875); 'bridge' a table by which a query's words weight its directions
     (`encoders.bridge`), the tower frozen. sides: 'query' leaves passages as they are, so that an
     index built with the untrained tower stays valid. rank: of 'lora'. n_prompts: positions of
-    'prompts'. dropout: while training, of embeddings and of each sublayer's output; of the
-    tower's vector before a 'head'. window_tokens: texts are cut there.
+    'prompts'. bridge: the kind of a 'bridge', 'slr', 'llr' or 'clr'. dropout: while training, of
+    embeddings and of each sublayer's output; of the tower's vector before a 'head'.
+    window_tokens: texts are cut there.
     """
 
     use = "minilm"
@@ -69,6 +71,7 @@ class TextTower:
         sides: str = "both",
         rank: int = 16,
         n_prompts: int = 10,
+        bridge: str = "slr",
         dropout: float = 0.1,
         window_tokens: int | None = None,
         query_prompt: str = "",
@@ -77,7 +80,8 @@ class TextTower:
         dtype: str = "auto",
         seed: int = 0,
     ) -> None:
-        for name, value, known in (("fit", fit, FITS), ("sides", sides, SIDES)):
+        asked = (("fit", fit, FITS), ("sides", sides, SIDES), ("bridge", bridge, bridges.KINDS))
+        for name, value, known in asked:
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r} (known: {', '.join(known)})")
         folder = Path(path).expanduser() if path is not None else None
@@ -93,7 +97,7 @@ class TextTower:
         self._window = min(window_tokens or self._stored_window(), self._shape.n_positions)
         self._prompts = {"query": query_prompt, "passage": passage_prompt}
         self._fit, self._sides, self._rank, self._n_prompts = fit, sides, rank, n_prompts
-        self._dropout, self._training = dropout, False
+        self._kind, self._dropout, self._training = bridge, dropout, False
         self._prefix = ""
         self._known: dict[str, Tensor] = {}
         weights = self._read()
@@ -102,6 +106,7 @@ class TextTower:
         extra = {n: t for n, t in self._fitted.items() if n not in weights}
         changed = {n: self._fitted.get(n, t) for n, t in weights.items()}
         self._net = Network(changed, extra, self._shape, bf16=bf16)
+        self._bridge = self._build_bridge() if fit == "bridge" else None
 
     @property
     def space(self) -> str:
@@ -132,7 +137,7 @@ class TextTower:
             for name, t in tensors.items()
             if t.is_floating_point()
         }
-        if "embeddings.word_embeddings.weight" not in found:
+        if WORDS not in found:
             raise ModelError(f"no word embeddings in {str(self._folder / WEIGHTS)!r}")
         return found
 
@@ -150,9 +155,7 @@ class TextTower:
             # from zero, so that weight decay draws towards what the tower was
             found["head.change"] = torch.zeros(self.dim, self.dim)
         elif self._fit == "bridge":
-            found[bridge.KEY] = torch.zeros(
-                len(weights["embeddings.word_embeddings.weight"]), self.dim
-            )
+            found = bridges.start(self._kind, len(weights[WORDS]), self.dim)
         elif self._fit == "prompts":
             for name in (f"prefix.{i}.{kind}" for i in layers for kind in ("key", "value")):
                 found[name] = noise(self._n_prompts, self.dim)
@@ -166,6 +169,12 @@ class TextTower:
             found = {n: t.clone() for n, t in weights.items() if n.startswith(start)}
         return {n: t.to(self._device).requires_grad_() for n, t in found.items()}
 
+    def _build_bridge(self) -> bridges.Bridge:
+        weights = self._plain.weights
+        counted = bridges.countable(self._pieces.vocabulary, len(weights[WORDS]))
+        logits = bridges.masked_logits(weights[WORDS], weights, self._shape)
+        return bridges.Bridge(self._kind, self._fitted, counted.to(self._device), logits)
+
     def parameters(self) -> Mapping[str, Tensor]:
         return self._fitted
 
@@ -175,6 +184,7 @@ class TextTower:
     def fingerprint(self) -> str:
         digest = fingerprint(find_file(self._folder, WEIGHTS))
         extent = {"lora": f" rank={self._rank}", "prompts": f" n={self._n_prompts}"}
+        extent["bridge"] = f" kind={self._kind}"
         return (
             f"bert@{digest} fit={self._fit}{extent.get(self._fit, '')} sides={self._sides} "
             f"window={self._window} dropout={self._dropout:g} prompts={self._prompts}"
@@ -190,11 +200,12 @@ class TextTower:
         net = self._plain if role in self.frozen_roles else self._net
         if self._training and net is self._net:
             net = dataclasses.replace(net, dropout=self._dropout)
-        vectors = self._run(net, texts)
-        if role == "query" and bridge.KEY in net.extra:
+        if role == "query" and self._bridge is not None:
             words = self._pieces.ids(texts, self._window - 2)
-            return bridge.modulate(vectors, words, net.extra[bridge.KEY])
-        return vectors
+            states, pooled = self._read_states(net, words)
+            inner = [state[1:-1] for state in states]
+            return self._bridge.modulate(F.normalize(pooled, dim=1), words, inner, pooled)
+        return self._run(net, texts)
 
     def remember(self, inputs: Sequence[str], vectors: Floats, role: Role) -> None:
         """Take vectors (n, d) of the untrained tower that are known, for a head to stand behind."""
@@ -218,15 +229,17 @@ class TextTower:
 
     def _run(self, net: Network, texts: list[str]) -> Tensor:
         """Return the pooled states (n, d) of texts, L2-normalised."""
-        limit = self._window - 2
-        start, end = self._pieces.start, self._pieces.end
-        sequences = [[start, *ids, end] for ids in self._pieces.ids(texts, limit)]
+        _, pooled = self._read_states(net, self._pieces.ids(texts, self._window - 2))
+        return F.normalize(pooled, dim=1)
+
+    def _read_states(self, net: Network, ids: list[list[int]]) -> tuple[list[Tensor], Tensor]:
+        """Return each text's states (t, d) float32, special tokens too, and their pools (n, d)."""
+        sequences = [[self._pieces.start, *some, self._pieces.end] for some in ids]
         order = sorted(range(len(sequences)), key=lambda row: len(sequences[row]))
         states = net.hidden([sequences[row] for row in order])
-        vectors = torch.cat([pool(state[None], self._pooling) for state in states])
-        back = torch.empty(len(order), dtype=torch.long)
-        back[torch.tensor(order)] = torch.arange(len(order))
-        return F.normalize(vectors.float(), dim=1)[back]
+        back = sorted(range(len(order)), key=order.__getitem__)
+        found = [states[row] for row in back]
+        return found, torch.cat([pool(state[None], self._pooling) for state in found]).float()
 
     def save(self, folder: Path, card: Mapping[str, Any]) -> None:
         """Write a folder in sentence-transformers' layout, what was fitted merged in.
@@ -234,14 +247,15 @@ class TextTower:
         With sides 'query' the folder itself holds the untrained tower, for passages, and its
         folder query/ the trained one; both are of the untrained one's space.
         """
-        if self._sides == "query":
+        # a bridge changes queries alone by itself
+        if self._sides == "query" and self._bridge is None:
             self._save_net(folder, self._plain)
             shutil.copyfile(find_file(self._folder, WEIGHTS), folder / WEIGHTS)
             self._save_net(folder / "query", self._net)
             _write(folder / TRAINED, {"name": self._name, "query": "query"})
         else:
             self._save_net(folder, self._net)
-        if self._fit == "bridge":
+        if self._bridge is not None:
             # passages are what they were, to the byte
             shutil.copyfile(find_file(self._folder, WEIGHTS), folder / WEIGHTS)
             _write(folder / TRAINED, {"name": self._name})
@@ -279,9 +293,8 @@ class TextTower:
         prefix = {n: _plain(t) for n, t in net.extra.items() if n.startswith("prefix.")}
         if prefix:
             save_file(prefix, str(folder / PROMPTS))
-        if bridge.KEY in net.extra:
-            table = {bridge.KEY: _plain(net.extra[bridge.KEY])}
-            save_file(table, str(folder / bridge.NAME))
+        if self._bridge is not None and net is self._net:
+            bridges.write(folder / bridges.NAME, self._kind, self._fitted)
 
 
 def _save_head(folder: Path, weight: Tensor) -> None:

@@ -148,6 +148,15 @@ class TestTrain:
         training.train(pairs, tmp_path / "out", encoder=model, index=place, config=config)
         assert MiniLM(tmp_path / "out").tower == MiniLM(model).tower
 
+    @pytest.mark.parametrize("kind", ["slr", "llr", "clr"])
+    def test_a_bridge_of_each_kind(self, model, pairs, tmp_path, kind) -> None:
+        from foveate.encoders.minilm import MiniLM
+
+        config = settings(train__tower__fit="bridge", train__tower__bridge=kind, train__rate=0.5)
+        card = training.train(pairs, tmp_path / "out", encoder=model, config=config)
+        assert MiniLM(tmp_path / "out").tower == MiniLM(model).tower
+        assert f"kind={kind}" in card["start"]
+
     def test_edited_queries_are_told_apart(self, model, tmp_path) -> None:
         rows = [
             {"query": f"w{i} is w{i + 1} in {1900 + i}", "positive": f"w{i}"} for i in range(30)
