@@ -5,9 +5,10 @@ Radford et al. 2021, arXiv:2103.00020; Cherti et al. 2023, arXiv:2212.07143 (ope
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foveate.encoders.bytepairs import byte_pair_spans
-from foveate.encoders.packages import fingerprint_state
+from foveate.encoders.packages import find_file, fingerprint_state
 from foveate.encoders.windows import merge_windows, split_text
 from foveate.encoders.wordpieces import WordPieces, clean_surrogates
 from foveate.pipeline.errors import ConfigError, ModelError, ShapeError
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
     from foveate.pipeline.protocols import Input
     from foveate.pipeline.types import Floats
 
+CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+
 
 class OpenCLIP:
     """Encode texts and pictures with an open_clip model.
 
-    model: an architecture's name, or the path of its JSON configuration. weights: a path
-    (.safetensors, or a checkpoint that torch.load(weights_only=True) reads), 'hub' (the last
-    weights that open_clip lists for the architecture) or 'hub:TAG'. A text longer than the
+    model: an architecture's name, the path of its JSON configuration, or a folder with both
+    (open_clip_config.json and weights, as `foveate train` and the hub have them). weights: where
+    model is no folder, a path (.safetensors, or a checkpoint that torch.load(weights_only=True)
+    reads), 'hub' (the last weights that open_clip lists) or 'hub:TAG'. A text longer than the
     window (77 tokens for most) is the mean of windows of equal size, weighted by tokens.
     quick_gelu: for OpenAI's weights from a path. batch_size: pictures or text windows at once.
     """
@@ -55,10 +59,18 @@ class OpenCLIP:
         batch_size: int = 32,
         threads: int | None = None,
     ) -> None:
-        if weights is None:
-            raise ConfigError("encoder 'open-clip' needs weights = a path, 'hub' or 'hub:TAG'")
-        self._architecture, self._weights = model, os.path.expanduser(os.fspath(weights))
-        self._name = name or Path(model).name.removesuffix(".json")
+        place = Path(model).expanduser()
+        self._folder = place if place.is_dir() else None
+        if (weights is None) == (self._folder is None):
+            raise ConfigError(
+                f"the folder {model!r} holds its own weights: drop the option weights"
+                if self._folder
+                else "encoder 'open-clip' needs weights = a path, 'hub' or 'hub:TAG', or model = a "
+                "folder that holds them"
+            )
+        self._architecture, self._weights = model, os.path.expanduser(os.fspath(weights or model))
+        stem = place.resolve().name if self._folder else place.name.removesuffix(".json")
+        self._name = name or stem
         self._device, self._dtype, self._quick_gelu = device, dtype, quick_gelu
         self._prompts = (query_prompt, passage_prompt)
         self._batch_size, self._threads = batch_size, threads
@@ -81,22 +93,11 @@ class OpenCLIP:
         from foveate.encoders.threads import set_threads
 
         set_threads(self._threads)
-        if self._architecture.endswith(".json"):
-            if not os.path.isfile(self._architecture):
-                raise ModelError(f"no model configuration at {self._architecture!r}")
-            open_clip.add_model_config(self._architecture)
-        architecture = Path(self._architecture).name.removesuffix(".json")
-        if open_clip.get_model_config(architecture) is None:
-            raise ModelError(
-                f"open_clip knows no architecture {architecture!r}: see open_clip.list_models()"
-            )
-        tag = _hub_tag(self._weights, architecture)
-        if tag is None and not os.path.isfile(self._weights):
-            raise ModelError(f"no weights at {self._weights!r}: give a file, 'hub' or 'hub:TAG'")
+        architecture, pretrained = self._find()
         try:
             model = open_clip.create_model(
                 architecture,
-                pretrained=tag or self._weights,
+                pretrained=pretrained,
                 device=choose_device(self._device),
                 force_quick_gelu=self._quick_gelu,
                 weights_only=True,
@@ -112,6 +113,47 @@ class OpenCLIP:
             ) from error
         settings = PreprocessCfg(**model.visual.preprocess_cfg)
         return model.eval(), image_transform_v2(settings, is_train=False), tokenizer
+
+    def _find(self) -> tuple[str, str | None]:
+        """Return what open_clip calls the architecture, and its weights, None for a folder's."""
+        import open_clip
+
+        if self._folder is not None:
+            find_file(self._folder, CONFIG)
+            return f"local-dir:{self._folder}", None
+        if self._architecture.endswith(".json"):
+            if not os.path.isfile(self._architecture):
+                raise ModelError(f"no model configuration at {self._architecture!r}")
+            open_clip.add_model_config(self._architecture)
+        architecture = Path(self._architecture).name.removesuffix(".json")
+        if open_clip.get_model_config(architecture) is None:
+            raise ModelError(
+                f"open_clip knows no architecture {architecture!r}: see open_clip.list_models()"
+            )
+        tag = _hub_tag(self._weights, architecture)
+        if tag is None and not os.path.isfile(self._weights):
+            raise ModelError(f"no weights at {self._weights!r}: give a file, 'hub' or 'hub:TAG'")
+        return architecture, tag or self._weights
+
+    def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:
+        """Write a folder that `model` loads, in open_clip's layout, with these weights.
+
+        state: tensors by the names of the model's own state.
+        """
+        import open_clip
+        from safetensors.torch import save_file
+
+        model, _, tokenizer = self._loaded
+        settings = dict(open_clip.get_model_config(self._find()[0]))
+        settings |= {"quick_gelu": True} if self._quick_gelu else {}
+        made = {"model_cfg": settings, "preprocess_cfg": model.visual.preprocess_cfg}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(json.dumps(made, indent=1) + "\n", "utf-8")
+        # cloned: tensors that share memory are refused by the format
+        plain = {name: part.detach().cpu().contiguous().clone() for name, part in state.items()}
+        save_file(plain, str(folder / WEIGHTS))
+        if hasattr(tokenizer, "save_pretrained"):
+            tokenizer.save_pretrained(str(folder))
 
     @cached_property
     def dim(self) -> int:

@@ -17,6 +17,7 @@ from foveate.pipeline.errors import ConfigError, FoveateError
 
 if TYPE_CHECKING:
     from foveate.encoders.train.data import Example, Relevance, TrainingSet
+    from foveate.encoders.train.trainable import Trainable
     from foveate.encoders.train.trainer import Outcome
     from foveate.pipeline.config import Config
     from foveate.pipeline.types import Floats
@@ -34,6 +35,7 @@ class TowerOptions:
     sides: str = "both"
     rank: int = 16
     n_prompts: int = 10
+    bridge: str = "slr"
     dropout: float = 0.1
     window_tokens: int | None = None
     query_prompt: str = ""
@@ -82,8 +84,9 @@ def train(
     """Train an encoder and write it as a folder; return its card.
 
     data: a file or folder that `encoders.train.data.read` takes, or a set. Pictures with captions
-    train a head of the image tower, all else a text tower. encoder: a model folder to start from;
-    None takes [encoders.text] of the configuration. index: where negatives are mined; None takes
+    train the image tower: a head of 'efficientnet-lite', or both towers of 'open-clip'; all else
+    a text tower. encoder: a model folder to start from; None takes [encoders.text] of the
+    configuration, [encoders.image] for pictures. index: where negatives are mined; None takes
     the data's own corpus. which: the split of a BEIR folder. synthesize: how many texts the reader
     writes a paraphrase and a contradiction of; data are then texts. edits: make an edited twin of
     each query that means something else, for the query-side loss. config: [train],
@@ -104,25 +107,14 @@ def train(
         raise FoveateError(f"{str(place)!r} holds no run to resume: start it without --resume")
     found = data if isinstance(data, sets.TrainingSet) else sets.read(Path(data), which=which)
     if any(isinstance(example.positive, Path) for example in found.examples):
-        return _train_pictures(found, place, settings, say)
+        from foveate.pipeline.picture_training import train_pictures
+
+        return train_pictures(found, place, settings, encoder, resume=resume, say=say)
     if synthesize:
         found = synthetic(found, synthesize, settings, say)
     if edits:
         found = with_edits(found)
     return _train_texts(found, place, settings, encoder, index, resume=resume, say=say)
-
-
-def _train_pictures(found: TrainingSet, place: Path, settings: Config, say: Tell) -> dict[str, Any]:
-    from foveate.encoders.train.images import train_image_head
-    from foveate.pipeline.opening import make_encoders
-
-    encoder: Any = make_encoders(settings).get("image")
-    if settings.get("encoders.image.use") != "efficientnet-lite":
-        raise ConfigError(
-            "pictures and captions train a head of 'efficientnet-lite', got [encoders.image] use "
-            f"= {settings.get('encoders.image.use')!r}"
-        )
-    return train_image_head(encoder, found, place, say)
 
 
 def _train_texts(
@@ -135,7 +127,7 @@ def _train_texts(
     resume: bool,
     say: Tell,
 ) -> dict[str, Any]:
-    from foveate.encoders.train import checkpoints
+    from foveate.encoders.minilm import NAME
     from foveate.encoders.train.judge import Judge
     from foveate.encoders.train.options import TrainOptions
     from foveate.encoders.train.text_tower import TextTower
@@ -165,8 +157,19 @@ def _train_texts(
         tell=say,
     )
     outcome = trainer.run(resume=resume)
-    facts = card(found, ready, outcome, tower.fingerprint(), start)
-    facts["options"] = _changed(options, shape)
+    base = os.path.basename(os.path.abspath(start)) if start else NAME
+    facts = card(found, outcome, tower.fingerprint(), base=base)
+    facts["false_negatives_left_out"] = ready.n_filtered
+    facts["options"] = changed(options, shape)
+    return finish(tower, outcome, facts, place)
+
+
+def finish(
+    tower: Trainable, outcome: Outcome, facts: dict[str, Any], place: Path
+) -> dict[str, Any]:
+    """Write what a run that came to its end has trained, and remove its checkpoint."""
+    from foveate.encoders.train import checkpoints
+
     if outcome.finished:
         tower.save(place, facts)
         checkpoints.clear(place / WORK)
@@ -301,15 +304,11 @@ def with_edits(found: TrainingSet) -> TrainingSet:
     return dataclasses.replace(found, examples=kept)
 
 
-def card(
-    found: TrainingSet, ready: Prepared, outcome: Outcome, fingerprint: str, start: str | None
-) -> dict[str, Any]:
-    """Return the facts that stand in the trained folder's card."""
-    from foveate.encoders.minilm import NAME
-
+def card(found: TrainingSet, outcome: Outcome, fingerprint: str, *, base: str) -> dict[str, Any]:
+    """Return the facts that stand in the trained folder's card. base: what it was trained from."""
     n_synthetic = sum(example.synthetic for example in found.examples)
     facts: dict[str, Any] = {
-        "base": os.path.basename(os.path.abspath(start)) if start else NAME,
+        "base": base,
         "use": "minilm",
         "role": "text",
         "start": fingerprint,
@@ -320,7 +319,6 @@ def card(
         "steps": outcome.n_steps,
         "scores": outcome.scores,
         "part_of_the_way": outcome.part,
-        "false_negatives_left_out": ready.n_filtered,
         "seconds": round(outcome.seconds, 1),
     }
     if outcome.losses:
@@ -329,7 +327,7 @@ def card(
     return facts
 
 
-def _changed(*options: Any) -> dict[str, Any]:
+def changed(*options: Any) -> dict[str, Any]:
     """Return the settings that differ from their defaults."""
     return {
         f.name: getattr(some, f.name)

@@ -8,9 +8,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.errors import LoadError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
@@ -92,28 +95,35 @@ def key_of(item: Any) -> str:
 
 
 def split(
-    examples: Sequence[Example], share: float = 0.1, *, seed: int = 0, at_most: int = 300
+    examples: Sequence[Example],
+    share: float = 0.1,
+    *,
+    seed: int = 0,
+    at_most: int = 300,
+    by: str = "query",
 ) -> tuple[list[Example], list[Example]]:
     """Return (to train on, held out): whole queries, drawn by a hash of the query.
 
     No query stands on both sides. share: of the queries; at least 8 of them where there are 40,
-    at most `at_most`; none below 16 queries.
+    at most `at_most`; none below 16 queries. by: 'positive' draws positives in their place, for
+    pictures with several captions each.
     """
-    queries = list(dict.fromkeys(key_of(example.query) for example in examples))
+    queries = list(dict.fromkeys(key_of(getattr(example, by)) for example in examples))
     n_held = min(max(round(share * len(queries)), min(8, len(queries) // 5)), at_most)
     if share <= 0 or len(queries) < 16:
         return list(examples), []
     order = sorted(queries, key=lambda q: hashlib.sha256(f"{seed}:{q}".encode()).digest())
     held = set(order[:n_held])
-    kept = [e for e in examples if key_of(e.query) not in held]
-    return kept, [e for e in examples if key_of(e.query) in held]
+    kept = [e for e in examples if key_of(getattr(e, by)) not in held]
+    return kept, [e for e in examples if key_of(getattr(e, by)) in held]
 
 
 def read(path: str | Path, *, which: str = "train") -> TrainingSet:
     """Read what is at a path.
 
     A .jsonl file: rows of query, positive, and optionally negatives (a text or a list), grade,
-    paraphrase, edited; or rows of text alone. A .txt file: a text a line. A folder with
+    paraphrase, edited; or rows of text alone; or of image (a path, from the file's folder) and
+    caption, captions or query. A .txt file: a text a line. A folder with
     corpus.jsonl and qrels/: BEIR, `which` split. A folder with captions.jsonl (image, captions)
     or with pictures beside .txt files of captions: pictures, asked for by their captions.
 
@@ -137,7 +147,9 @@ def read(path: str | Path, *, which: str = "train") -> TrainingSet:
 
 
 def read_pairs(path: Path) -> TrainingSet:
-    """Read JSON lines of query and positive, or of text."""
+    """Read JSON lines of query and positive, of text, or of image and caption."""
+    if any("image" in row for row in _rows(path)):
+        return _pictures(_captioned(path, strict=True), path.name)
     found = [_pair(row, f"{str(path)!r} row {n}") for n, row in enumerate(_rows(path), start=1)]
     if not found:
         raise LoadError(f"no rows in {str(path)!r}")
@@ -204,11 +216,7 @@ def read_captions(folder: Path) -> TrainingSet:
     listed = folder / "captions.jsonl"
     pairs: list[tuple[Path, str]] = []
     if listed.is_file():
-        for row in _rows(listed):
-            place = next((p for p in _places(folder, str(row.get("image")))), None)
-            captions = row.get("captions") or [row.get("caption")]
-            if place is not None:
-                pairs += [(place, str(caption)) for caption in captions if caption]
+        pairs += _captioned(listed)
     else:
         for place in sorted(folder.rglob("*")):
             if place.suffix.lower() in PICTURES and place.with_suffix(".txt").is_file():
@@ -218,8 +226,41 @@ def read_captions(folder: Path) -> TrainingSet:
             f"no captioned picture in {str(folder)!r}: expected captions.jsonl with image and "
             "captions, or a .txt beside each picture"
         )
+    return _pictures(pairs, folder.name)
+
+
+def _captioned(path: Path, *, strict: bool = False) -> list[tuple[Path, str]]:
+    """Return (picture, caption) of JSON lines; strict: what lacks either is refused."""
+    found = []
+    for number, row in enumerate(_rows(path), start=1):
+        place = next(_places(path.parent, str(row.get("image"))), None)
+        captions = row.get("captions") or [row.get("caption") or row.get("query")]
+        captions = [captions] if isinstance(captions, str) else captions
+        told = [str(caption) for caption in captions if caption]
+        if strict and (place is None or not told):
+            raise LoadError(
+                f"{str(path)!r} row {number}: expected the path of an image that is there and a "
+                f"caption, got {row!r:.120}"
+            )
+        found += [(place, caption) for caption in told if place is not None]
+    return found
+
+
+def _pictures(pairs: Sequence[tuple[Path, str]], origin: str) -> TrainingSet:
     examples = tuple(Example(caption, place) for place, caption in pairs)
-    return TrainingSet(examples, tuple(dict.fromkeys(p for p, _ in pairs)), folder.name)
+    return TrainingSet(examples, tuple(dict.fromkeys(p for p, _ in pairs)), origin)
+
+
+def open_picture(place: str | Path) -> Image:
+    """Read a picture, upright."""
+    from PIL import Image as Pictures
+    from PIL import ImageOps
+
+    try:
+        with Pictures.open(place) as image:
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, ValueError, Pictures.DecompressionBombError) as error:
+        raise LoadError(f"cannot read the picture {str(place)!r}: {error}") from error
 
 
 def _places(folder: Path, name: str) -> Iterator[Path]:

@@ -25,11 +25,10 @@ import numpy as np
 
 from foveate.encoders.image_head import ImageHead
 from foveate.encoders.train import cards
+from foveate.encoders.train.data import open_picture
 from foveate.pipeline.errors import LoadError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from foveate.encoders.efficientnet import EfficientNetLite
     from foveate.encoders.train.data import TrainingSet
     from foveate.pipeline.types import Floats
@@ -103,7 +102,7 @@ def look(encoder: EfficientNetLite, data: TrainingSet, tell: Tell | None = None)
     features, free = [], []
     step = 8 * encoder.batch
     for first in range(0, len(places), step):
-        some = [_open(place) for place in places[first : first + step]]
+        some = [open_picture(place) for place in places[first : first + step]]
         seen = encoder.features(some)
         features.append(seen[0])
         free.append(seen[1])
@@ -115,18 +114,6 @@ def look(encoder: EfficientNetLite, data: TrainingSet, tell: Tell | None = None)
     names = tuple(Path(place).name for place in places)
     return Seen(names, np.concatenate(features), np.concatenate(free), tuple(captions),
                 encoder.feature_blocks)  # fmt: skip
-
-
-def _open(place: str) -> Image:
-    """Read a picture, upright."""
-    from PIL import Image as Pictures
-    from PIL import ImageOps
-
-    try:
-        with Pictures.open(place) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, ValueError, Pictures.DecompressionBombError) as error:
-        raise LoadError(f"cannot read the picture {place!r}: {error}") from error
 
 
 def train_image_head(

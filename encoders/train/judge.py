@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from foveate.encoders.train.data import Example, Relevance, key_of
+from foveate.encoders.train.images import recalls
 from foveate.encoders.train.trainable import frozen_roles
 
 if TYPE_CHECKING:
@@ -93,6 +94,26 @@ class Judge:
         if fixed:
             self._fixed[role] = vectors
         return vectors
+
+
+def picture_recalls(
+    tower: Trainable, held: Sequence[Example], *, micro: int = 16
+) -> dict[str, float]:
+    """Return R@k of captions among their pictures, and the reverse; ties count against."""
+    captions: dict[str, list[str]] = {}
+    pictures = {key_of(example.positive): example.positive for example in held}
+    for example in held:
+        captions.setdefault(key_of(example.positive), []).append(example.query)
+
+    def vectors(inputs: Sequence[Any], role: Role) -> np.ndarray:
+        parts = [tower.embed(inputs[i : i + micro], role) for i in range(0, len(inputs), micro)]
+        return np.asarray(torch.cat(parts).float().cpu().numpy())
+
+    with torch.no_grad():
+        stored = vectors(list(pictures.values()), "passage")
+        asked = vectors([text for key in pictures for text in captions[key]], "query")
+    ends = np.cumsum([len(captions[key]) for key in pictures])
+    return recalls(stored, np.split(asked, ends[:-1]))
 
 
 def _say(tell: Callable[[int, int], None] | None, done: int, total: int) -> None:

@@ -28,6 +28,13 @@ def infonce(vectors: Vectors, batch: Batch, options: TrainOptions) -> Tensor:
     )
 
 
+def symmetric(vectors: Vectors, batch: Batch, options: TrainOptions) -> Tensor:
+    """InfoNCE both ways, as CLIP has it: Radford et al. 2021, arXiv:2103.00020."""
+    own, _ = _split(vectors, batch)
+    back = losses.infonce(own, vectors["query"], temperature=options.temperature)
+    return (infonce(vectors, batch, options) + back) / 2
+
+
 def hinge(vectors: Vectors, batch: Batch, options: TrainOptions) -> Tensor:
     own, rest = _split(vectors, batch)
     extra = losses.hard_hinge(vectors["query"], own, rest, margin=options.margin)
@@ -49,7 +56,8 @@ def graded(vectors: Vectors, batch: Batch, options: TrainOptions) -> Tensor:
 def sigmoid(vectors: Vectors, batch: Batch, options: TrainOptions) -> Tensor:
     own, _ = _split(vectors, batch)
     scale = 1 / options.temperature
-    return losses.sigmoid(vectors["query"], own, scale=scale, bias=-scale / 2)
+    bias = -scale / 2 if options.bias is None else options.bias
+    return losses.sigmoid(vectors["query"], own, scale=scale, bias=bias)
 
 
 def simcse(vectors: Vectors, batch: Batch, options: TrainOptions) -> Tensor:
@@ -68,6 +76,7 @@ def focal(vectors: Vectors, batch: Batch, options: TrainOptions) -> Tensor:
 
 PAIRED: dict[str, Objective] = {
     "infonce": infonce,
+    "symmetric": symmetric,
     "hinge": hinge,
     "graded": graded,
     "sigmoid": sigmoid,

@@ -16,7 +16,8 @@ class TrainOptions:
     step. micro: inputs that are computed together; where a batch has more, gradients are cached
     (Gao et al. 2021, arXiv:2101.06983), so that memory follows `micro` and the loss the whole
     batch. rate: the largest learning rate. warmup: the part of all steps in which it rises.
-    temperature, margin: of the losses. anchor: weight of staying near the untrained vectors.
+    temperature, margin: of the losses. bias: what 'sigmoid' adds to cosines over temperature; None
+    is -1 / (2 temperature). anchor: weight of staying near the untrained vectors.
     query_side, query_side_loss: weight and kind of the loss over edited questions. held_out: part
     of the queries that is never trained on and chooses the weights. checks: how often in the run
     they are tried. patience: checks without a gain after which it stops; 0 never does.
@@ -34,6 +35,7 @@ class TrainOptions:
     weight_decay: float = 0.01
     warmup: float = 0.1
     temperature: float = 0.05
+    bias: float | None = None
     margin: float = 0.2
     hinge_weight: float = 1.0
     grade_weights: str = "linear"

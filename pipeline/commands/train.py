@@ -14,8 +14,8 @@ def train(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A .jsonl of query and positive, a .txt of texts, a BEIR folder, or a folder of "
-            "pictures and captions.",
+            help="A .jsonl of query and positive or of image and caption, a .txt of texts, a BEIR "
+            "folder, or a folder of pictures and captions.",
         ),
     ],
     out: Annotated[str, typer.Option("--out", help="The folder to write.", metavar="FOLDER")],
@@ -33,13 +33,18 @@ def train(
         str | None,
         typer.Option(help="full, layers, lora, head, prompts or bridge.", metavar="WHAT"),
     ] = None,
+    bridge: Annotated[
+        str | None, typer.Option(help="Kind of a bridge: slr, llr or clr.", metavar="KIND")
+    ] = None,
     queries_only: Annotated[
         bool,
         typer.Option("--queries-only", help="Leave passages as they are: no index changes."),
     ] = False,
     loss: Annotated[
         str | None,
-        typer.Option(help="infonce, hinge, graded, sigmoid, focal or simcse.", metavar="NAME"),
+        typer.Option(
+            help="infonce, symmetric, hinge, graded, sigmoid, focal or simcse.", metavar="NAME"
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", metavar="N")] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate.", metavar="RATE")] = None,
@@ -65,6 +70,7 @@ def train(
 
     options: dict[str, Any] = {
         "train.tower.fit": fit,
+        "train.tower.bridge": bridge,
         "train.tower.sides": "query" if queries_only else None,
         "train.loss": loss,
         "train.epochs": epochs,

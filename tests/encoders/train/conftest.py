@@ -61,6 +61,67 @@ def write_model(folder: Path, *, pooling: str = "mean_tokens") -> Path:
     return folder
 
 
+def write_clip(folder: Path, name: str = "tiny-clip", **more) -> Path:
+    """Write a small random CLIP: its architecture as JSON, its weights by open_clip's names."""
+    import open_clip
+    import torch
+    from safetensors.torch import save_file
+
+    settings = {
+        "embed_dim": 32,
+        "vision_cfg": {
+            "image_size": 32, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16,
+        },
+        "text_cfg": {
+            "context_length": 16, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2,
+        },
+        **more,
+    }  # fmt: skip
+    (folder / f"{name}.json").write_text(json.dumps(settings))
+    open_clip.add_model_config(folder / f"{name}.json")
+    torch.manual_seed(0)
+    state = open_clip.create_model(name).state_dict()
+    save_file({n: t.contiguous() for n, t in state.items()}, folder / f"{name}.safetensors")
+    return folder
+
+
+COLOURS = {
+    "red": (220, 0, 0), "green": (0, 180, 0), "blue": (0, 0, 220), "white": (250, 250, 250),
+    "black": (5, 5, 5), "yellow": (230, 220, 0), "violet": (150, 0, 200), "grey": (120, 120, 120),
+}  # fmt: skip
+
+
+def write_squares(folder: Path) -> Path:
+    """Write 64 pictures of two coloured squares side by side, with a caption each."""
+    from PIL import Image
+
+    (folder / "images").mkdir()
+    rows = []
+    for number in range(64):
+        left, right = list(COLOURS)[number // 8], list(COLOURS)[number % 8]
+        picture = Image.new("RGB", (32, 32), COLOURS[left])
+        picture.paste(COLOURS[right], (16, 0, 32, 32))
+        picture.save(folder / "images" / f"{number}.png")
+        rows.append({"image": f"{number}.png", "captions": [f"{left} left of {right}"]})
+    (folder / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_clip():
+    return write_clip
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory) -> Path:
+    return write_clip(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory) -> Path:
+    return write_squares(tmp_path_factory.mktemp("squares"))
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "tiny")
