@@ -6,5 +6,6 @@ REGISTRY: dict[str, str] = {
     "multi-vector": "foveate.encoders.multi_vector:MultiVector",
     "open-clip": "foveate.encoders.clip:OpenCLIP",
     "patches": "foveate.encoders.patches:Patches",
+    "reader": "foveate.encoders.prompted:Prompted",
     "sentence-transformers": "foveate.encoders.sentence_transformer:SentenceTransformer",
 }
