@@ -16,9 +16,9 @@ from torch.nn.functional import embedding_bag
 
 from foveate.kernels.documents import Documents
 
-# tokens at a time: what is made of them stays in the second level of cache
-ROWS = 2048
-# query tokens looked up together in one-bit codes: their table must stay there too
+# tokens at a time: what is made of them stays in the cache
+ROWS = 8192
+# query tokens looked up together in one-bit codes: their table must stay in the second level
 TABLE_WIDTH = 32
 PLANE = 127
 PROBES = {

@@ -1,7 +1,8 @@
 """The CPU path of maxsim: similarities of a block of tokens, and their maximum in each document.
 
-A block is small enough that its similarities stay in the second level of cache. Blocks share
-nothing and go to threads of their own. How products are made: `maxsim_products`.
+A block is small enough that its similarities stay in the last level of cache, and large enough that
+the threads, which take turns at Python, spend their time in products. Blocks share nothing and go
+to threads of their own. How products are made: `maxsim_products`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from foveate.kernels import ragged, threads
 from foveate.kernels.documents import Documents
 from foveate.kernels.maxsim_products import ROWS, Products, products
 
-# similarities of one block, in numbers: 384 kB of float32
-BLOCK = 96 << 10
+# similarities of one block, in numbers: 2 MB of float32
+BLOCK = 512 << 10
 # of many query tokens: fewer rows would be all overhead
 LEAST_ROWS = 1024
 

@@ -41,6 +41,7 @@ FLOW = 0.75  # of a hit's score that comes from its neighbours, where texts are 
 LEAST_TRUST = 0.3
 NAME_WORDS = 6  # a longer title is a headline, not a name
 NAMED = (0.3, 0.7)  # shares of such titles from which g rises and to which
+APART = (0.5, 0.7)  # shares of different titles, likewise
 _ASKS = re.compile(
     r"^\W*(?:(?:in|on|at|of|for|from|to|with|by)\s+)?(?:who|whom|whose|what|which|when|where|why|"
     r"how|is|are|was|were|do|does|did|can|could|has|have|had)\b|\?\s*$",
@@ -131,13 +132,20 @@ def attend(vectors: Floats, mean_length: float) -> Floats:
 
 
 def kind_of(text: str, hits: Sequence[Hit]) -> float:
-    """Return g: 0 unless the text is a question, rising with the share of hits titled by names."""
+    """Return g: 0 unless the text is a question, rising with the share of hits titled by names.
+
+    Where many hits stand under one name, a name leads to no passage: g falls with the share of
+    different ones.
+    """
     if not hits or not _ASKS.search(text):
         return 0.0
     names = [words_of(hit.passage).name for hit in hits]
-    share = sum(0 < len(name) <= NAME_WORDS for name in names) / len(hits)
-    low, high = NAMED
-    return min(1.0, max(0.0, (share - low) / (high - low)))
+    named = sum(0 < len(name) <= NAME_WORDS for name in names) / len(hits)
+    return _rise(named, *NAMED) * _rise(len(set(names)) / len(hits), *APART)
+
+
+def _rise(value: float, low: float, high: float) -> float:
+    return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def score(listed: Listed, weights: Weights) -> Floats:

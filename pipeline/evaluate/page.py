@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -19,13 +20,13 @@ from foveate.pipeline.evaluate.report import (
     table_rows,
 )
 
+MANY = 12  # columns that need smaller letters
+
 
 def page(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> str:
     """Return the HTML report: one file, style and plots inside, no script and no network."""
     style = resources.files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     parts = [_headline(results)]
-    if diagnoses:
-        parts.append(_diagnoses(diagnoses))
     for section in SECTIONS:
         headings, rows = table_rows(results, section)
         if rows:
@@ -37,6 +38,8 @@ def page(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> s
             "<h2>Is it luck?</h2><p>Paired randomisation test, 10,000 draws, Holm-corrected "
             f"within a data set; bootstrap intervals of 95%.</p><ul>{items}</ul>"
         )
+    if diagnoses:
+        parts.append(_diagnoses(diagnoses))
     parts.extend(_section(name, some) for name, some in groups(results).items())
     parts.append(_footer(results))
     return (
@@ -58,16 +61,34 @@ def _headline(results: Sequence[Result]) -> str:
 
 
 def _diagnoses(diagnoses: Sequence[Mapping[str, Any]]) -> str:
-    cards = []
+    """Return the findings by data set; one that is the same for all stands once."""
+    by_set: dict[str, list[Mapping[str, Any]]] = {}
     for d in diagnoses:
+        by_set.setdefault(str(d["dataset"]), []).append(d)
+    told = Counter((d["name"], d["says"]) for d in diagnoses)
+    shared = {key for key, n in told.items() if n == len(by_set) > 1}
+    parts = ["<h2>Diagnosis</h2>"]
+    for name, found in by_set.items():
+        own = [d for d in found if (d["name"], d["says"]) not in shared]
+        parts.append(f"<h3>{escape(name)}</h3>{_cards(own)}")
+    if shared:
+        some = next(iter(by_set.values()))
+        same = [d for d in some if (d["name"], d["says"]) in shared]
+        parts.append(f"<h3>the same for every data set</h3>{_cards(same)}")
+    return "".join(parts)
+
+
+def _cards(diagnoses: Sequence[Mapping[str, Any]]) -> str:
+    cards = []
+    for d in sorted(diagnoses, key=lambda d: bool(d.get("series"))):  # the tall ones last
         points = d.get("series") or {}
         plot = plots.lines(points, label=d["name"]) if points else ""
         cards.append(
-            f'<article class="card {escape(d["state"])}"><h3>{escape(d["name"])}'
-            f"<em>{escape(d['state'])}</em></h3><p>{escape(d['says'])}</p>"
+            f'<article class="card {escape(d["state"])}"><h4>{escape(d["name"])}'
+            f"<em>{escape(d['state'])}</em></h4><p>{escape(d['says'])}</p>"
             f"<p class=quiet>{escape(d['threshold'])}</p>{plot}</article>"
         )
-    return f"<h2>Diagnosis</h2><div class=cards>{''.join(cards)}</div>"
+    return f"<div class=cards>{''.join(cards)}</div>"
 
 
 def _section(name: str, some: Sequence[Result]) -> str:
@@ -129,12 +150,12 @@ def _figure(caption: str, body: str) -> str:
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(h)}</th>" for h in headings)
+    kind = " class=many" if len(headings) > MANY else ""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows
     )
-    return (
-        f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    inside = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f"<div class=wide><table{kind}>{inside}</table></div>"
 
 
 def _stage_ms(result: Result) -> dict[str, float]:

@@ -117,6 +117,8 @@ def test_only_questions_over_named_passages_are_of_the_second_kind():
     headline = "some structural and aeroelastic considerations of high speed flight at altitude"
     assert kind_of(QUESTION, [hit_of(text, title=headline) for _, text in TEXTS]) == 0
     assert kind_of(QUESTION, []) == 0
+    # paragraphs of one article: its name leads nowhere
+    assert kind_of(QUESTION, [hit_of(text, title="Ed Wood") for _, text in TEXTS]) == 0
 
 
 def test_features_are_scaled_and_finite():
