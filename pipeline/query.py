@@ -115,4 +115,5 @@ def _open(image: Image | str | os.PathLike[str]) -> Image:
             return to_rgb(ImageOps.exif_transpose(image))[0]
         return open_picture(image)
     except (OSError, LoadError, TypeError) as error:
-        raise QueryError(f"cannot read the picture {image!r:.200}: {error}") from error
+        named = str(image) if isinstance(image, os.PathLike) else image
+        raise QueryError(f"cannot read the picture {named!r:.200}: {error}") from error

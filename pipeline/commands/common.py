@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foveate.rerank import REGISTRY as RERANKERS
+from foveate.pipeline import registry
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
@@ -25,10 +25,11 @@ WhereOption = Annotated[
         "--where", help="A filter, e.g. \"type = 'pdf' and year >= 2020\".", metavar="FILTER"
     ),
 ]
+RERANKERS = ", ".join(registry.names("reranker"))
 RerankOption = Annotated[
     list[str] | None,
     typer.Option(
-        help=f"A reranker, or several one after another: {', '.join(RERANKERS)}; or none.",
+        help=f"A reranker, or several one after another: {RERANKERS}; or none.",
         metavar="NAME",
     ),
 ]

@@ -95,6 +95,11 @@ def evaluate(
         preset=preset, sets=sets or (), files=files, baselines=baseline or ()
     )
     found = load_all(names, split, sample)
+    for one in found:
+        for note in one.notes:
+            typer.echo(f"{one.name}: {note}", err=True)
+    if html is not None:
+        must_be_writable(html)
     with planned(cache, k=k, n_answers=answers, fresh=fresh) as plan:
         results = run_all(found, chosen, plan)
         typer.echo(report.spent(results), err=True)
@@ -184,6 +189,19 @@ def write_readme(file: str, into: str | None) -> None:
         typer.echo(f"wrote {into}", err=True)
 
 
+def must_be_writable(file: str) -> None:
+    """Refuse a report's place before hours go into the report.
+
+    Raises:
+        FoveateError: for a folder, or a file in a folder that is not there.
+    """
+    from foveate.pipeline.errors import FoveateError
+
+    place = Path(file).expanduser()
+    if place.is_dir() or not place.absolute().parent.is_dir():
+        raise FoveateError(f"cannot write the report to {file!r}: name a file in a folder there is")
+
+
 def counts(sizes: str | None) -> list[int]:
     """Read '1000,10000'.
 
@@ -228,7 +246,9 @@ def load_all(names: list[str], split: str | None, sample: int | None) -> list[Da
         raise sets.DatasetError(
             f"name a data set, or set {sets.DATA_VARIABLE} to a folder of data sets"
         )
-    found = [d for name in names or [str(root)] for d in sets.load(name, split=split)]
+    # one that is named twice, by whatever paths, is measured once
+    once = {(os.path.realpath(n) if os.path.exists(n) else n): n for n in names or [str(root)]}
+    found = [d for name in once.values() for d in sets.load(name, split=split)]
     return [sets.sample(d, sample) for d in found]
 
 

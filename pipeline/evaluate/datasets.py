@@ -142,6 +142,8 @@ def load_beir(
         Record(_id(row, corpus_file), str(row.get("title") or ""), str(row.get("text") or ""))
         for row in _rows(corpus_file)
     )
+    if not corpus:
+        raise DatasetError(f"{str(corpus_file)!r} holds no documents")
     qrels = read_qrels(qrels_file)
     texts = {_id(row, folder / asked_files[0]): str(row.get("text", "")) for row in rows}
     name = folder.name if split == "test" else f"{folder.name}:{split}"
@@ -161,17 +163,27 @@ def load_segments(folder: Path, rotation: int = 0) -> Retrieval:
     place is its bucket. Titles of segments are left out.
     """
     corpus, n_segments = [], {}
-    for row in _rows(folder / "segments.jsonl"):
-        texts = [str(s.get("text", "")) for s in row["segments"]]
-        n_segments[str(row["_id"])] = n = len(texts)
+    file = folder / "segments.jsonl"
+    for number, row in enumerate(_rows(file), start=1):
+        segments = row.get("segments")
+        if not isinstance(segments, list) or not all(isinstance(s, dict) for s in segments):
+            raise DatasetError(f"{str(file)!r} line {number}: segments is no list of objects")
+        texts = [str(s.get("text", "")) for s in segments]
+        n_segments[_id(row, file)] = n = len(texts)
         turned = [texts[(place - rotation) % n] for place in range(n)]
-        corpus.append(Record(str(row["_id"]), "", "\n\n".join(turned)))
+        corpus.append(Record(_id(row, file), "", "\n\n".join(turned)))
     queries, qrels, buckets = {}, {}, {}
-    for row in _rows(folder / "queries.jsonl"):
-        key, doc = str(row["_id"]), str(row["doc"])
-        queries[key] = str(row["text"])
+    file = folder / "queries.jsonl"
+    for number, row in enumerate(_rows(file), start=1):
+        key, doc, segment = _id(row, file), str(row.get("doc")), row.get("segment")
+        if not isinstance(segment, int) or not 0 <= segment < n_segments.get(doc, 0):
+            raise DatasetError(
+                f"{str(file)!r} line {number}: expected doc and segment of segments.jsonl, "
+                f"got {doc!r} and {segment!r}"
+            )
+        queries[key] = str(row.get("text", ""))
         qrels[key] = {doc: 1}
-        buckets[key] = str((int(row["segment"]) + rotation) % n_segments[doc])
+        buckets[key] = str((segment + rotation) % n_segments[doc])
     name = folder.name if not rotation else f"{folder.name}/rotated{rotation}"
     return Retrieval(name, tuple(corpus), queries, qrels, buckets=buckets, folder=folder)
 
@@ -187,11 +199,13 @@ def load_pictures(folder: Path) -> Pictures:
         if "image" not in row or not row.get("captions"):
             raise DatasetError(f"{str(folder / 'captions.jsonl')!r} needs image and captions")
         path = folder / "images" / str(row["image"])
-        if not path.is_file():
+        inside = (folder / "images").resolve() in path.resolve().parents
+        if not inside or not path.is_file():
             missing += 1
             continue
         images[str(row["image"])] = path
-        captions[str(row["image"])] = tuple(str(c) for c in row["captions"])
+        given = _texts(row["captions"])
+        captions[str(row["image"])] = tuple(c for c in given if c.strip())
     if not images:
         raise DatasetError(f"none of the {missing} pictures named is in {str(folder / 'images')!r}")
     notes = (f"{missing} pictures are not in images/",) if missing else ()
@@ -204,21 +218,23 @@ def load_questions(path: Path, *, alone: bool = True) -> Questions:
     for number, row in enumerate(_rows(path), start=1):
         try:
             docs = tuple(
-                QuestionDoc(str(d.get("title") or ""), str(d.get("text") or ""), bool(d["is_gold"]))
+                QuestionDoc(
+                    str(d.get("title") or ""), str(d.get("text") or ""), _flag(d["is_gold"])
+                )
                 for d in row["docs"]
             )
             questions.append(
                 Question(
                     id=str(row.get("id", number)),
                     text=str(row["question"]),
-                    answers=tuple(str(a) for a in row["answers"]),
+                    answers=_texts(row["answers"]),
                     docs=docs,
                     answerable=bool(row.get("answerable", True)),
                     required=tuple(tuple(map(str, g)) for g in row.get("required_answers", ())),
                     falsehoods=tuple(map(str, row.get("fake_answers", ()))),
                 )
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise DatasetError(f"{str(path)!r} line {number}: no usable {error}") from error
     name = path.parent.name if alone else f"{path.parent.name}/{path.stem}"
     return Questions(name, tuple(questions), language_of(questions[0].text if questions else ""))
@@ -239,6 +255,10 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
             raise DatasetError(
                 f"{str(path)!r} line {number}: expected query-id, corpus-id, score, got {line!r}"
             )
+        if not float(cells[-1]).is_integer():
+            raise DatasetError(
+                f"{str(path)!r} line {number}: expected a whole number as score, got {cells[-1]!r}"
+            )
         qrels.setdefault(cells[0], {})[cells[-2]] = int(float(cells[-1]))
     return qrels
 
@@ -246,13 +266,15 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 def _judged(dataset: Retrieval, source: Path) -> Retrieval:
     """Keep the queries that have a relevant document, and say what else the judgments name."""
     relevant = {q: docs for q, docs in dataset.qrels.items() if any(s > 0 for s in docs.values())}
-    kept = [q for q in dataset.queries if q in relevant]
+    kept = [q for q, text in dataset.queries.items() if q in relevant and text.strip()]
     if not kept:
         raise DatasetError(f"{str(source)!r} judges none of the {len(dataset.queries)} queries")
     notes = []
-    if unknown := len(set(relevant) - set(dataset.queries)):
+    if unknown := len(set(relevant) - set(kept)):
         notes.append(f"{unknown} judged queries have no text and were left out")
     ids = {record.id for record in dataset.corpus}
+    if twice := len(dataset.corpus) - len(ids):
+        notes.append(f"{twice} documents have the _id of one before")
     if absent := sum(doc not in ids for q in kept for doc in relevant[q]):
         notes.append(f"{absent} judgments name documents that the corpus lacks")
     return replace(
@@ -277,7 +299,7 @@ def _qrels_file(folder: Path, split: str | None) -> Path:
 
 def _holds_questions(path: Path) -> bool:
     row = next(_rows(path), None)
-    return isinstance(row, dict) and {"question", "answers", "docs"} <= set(row)
+    return row is not None and {"question", "answers", "docs"} <= set(row)
 
 
 def _language(name: str) -> str | None:
@@ -291,12 +313,30 @@ def _id(row: Mapping[str, Any], path: Path) -> str:
     return str(row["_id"])
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return a text or a list of texts as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        raise TypeError(f"list of texts: {value!r:.60}")
+    return tuple(map(str, value))
+
+
+def _flag(value: Any) -> bool:
+    if value not in (True, False):
+        raise TypeError(f"is_gold: expected true or false, got {value!r:.60}")
+    return bool(value)
+
+
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(_lines(path), start=1):
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except json.JSONDecodeError as error:
             raise DatasetError(f"{str(path)!r} line {number} is not JSON: {error.msg}") from error
+        if not isinstance(row, dict):
+            raise DatasetError(f"{str(path)!r} line {number} is no JSON object: {line[:60]!r}")
+        yield row
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -163,3 +163,75 @@ def test_a_file_of_questions_is_a_set_and_needs_no_ids(tmp_path):
     (tmp_path / "other.jsonl").write_text('{"a": 1}')
     with pytest.raises(datasets.DatasetError, match="question, answers and docs"):
         datasets.load(tmp_path / "other.jsonl")
+
+
+def rows(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+DOC = {"title": "T", "text": "The tide turns twice.", "is_gold": True}
+
+
+@pytest.mark.parametrize(
+    ("docs", "answers", "named"),
+    [
+        (["The tide."], ["a"], "no usable 'str' object"),
+        ([{**DOC, "is_gold": "false"}], ["a"], "expected true or false, got 'false'"),
+        ([DOC], 5, "list of texts: 5"),
+    ],
+)
+def test_questions_of_another_shape_are_named(tmp_path, docs, answers, named):
+    rows(tmp_path / "q.jsonl", {"question": "How?", "answers": answers, "docs": docs})
+    with pytest.raises(DatasetError, match=rf"q.jsonl' line 1: .*{named}"):
+        datasets.load(tmp_path)
+
+
+def test_a_single_text_is_a_list_of_one(tmp_path, picture_set):
+    rows(tmp_path / "q.jsonl", {"question": "How?", "answers": "twice", "docs": [DOC]})
+    assert datasets.load(tmp_path)[0].questions[0].answers == ("twice",)
+    first = json.loads((picture_set / "captions.jsonl").read_text().splitlines()[0])
+    rows(picture_set / "captions.jsonl", {**first, "captions": "a red square"})
+    assert list(datasets.load(picture_set)[0].captions.values()) == [("a red square",)]
+
+
+def test_pictures_outside_the_folder_are_not_read(tmp_path, picture_set):
+    first = json.loads((picture_set / "captions.jsonl").read_text().splitlines()[0])
+    outside = tmp_path / "outside.png"
+    outside.write_bytes((picture_set / "images" / first["image"]).read_bytes())
+    rows(picture_set / "captions.jsonl", first, {"image": str(outside), "captions": ["a"]})
+    assert datasets.load(picture_set)[0].notes == ("1 pictures are not in images/",)
+
+
+def test_what_a_line_of_beir_must_be(beir):
+    judged = beir / "qrels" / "test.tsv"
+    judged.write_text("query-id\tcorpus-id\tscore\nq0\td0\t0.5\n")
+    with pytest.raises(DatasetError, match=r"test.tsv' line 2: expected a whole number.*'0.5'"):
+        datasets.load(beir)
+    judged.write_text("q0\td0\t1\nq1\td1\t1\n")
+    corpus = (beir / "corpus.jsonl").read_text()
+    (beir / "corpus.jsonl").write_text("")
+    with pytest.raises(DatasetError, match=r"corpus.jsonl' holds no documents"):
+        datasets.load(beir)
+    (beir / "corpus.jsonl").write_text('["d0"]\n')
+    with pytest.raises(DatasetError, match=r"corpus.jsonl' line 1 is no JSON object"):
+        datasets.load(beir)
+    (beir / "corpus.jsonl").write_text(corpus + corpus.splitlines()[0] + "\n")
+    rows(beir / "queries.jsonl", {"_id": "q0", "text": " "}, {"_id": "q1", "text": "pears"})
+    (found,) = datasets.load(beir)
+    assert dict(found.queries) == {"q1": "pears"}
+    assert found.notes == (
+        "1 judged queries have no text and were left out",
+        "1 documents have the _id of one before",
+    )
+
+
+def test_segments_of_another_shape_are_named(tmp_path):
+    rows(tmp_path / "segments.jsonl", {"_id": "d", "segments": ["a tide"]})
+    rows(tmp_path / "queries.jsonl", {"_id": "q", "text": "tide", "doc": "d", "segment": 7})
+    with pytest.raises(DatasetError, match=r"segments.jsonl' line 1: segments is no list"):
+        datasets.load(tmp_path)
+    rows(tmp_path / "segments.jsonl", {"_id": "d", "segments": [{"text": "a tide"}]})
+    with pytest.raises(DatasetError, match=r"queries.jsonl' line 1: .*got 'd' and 7"):
+        datasets.load(tmp_path)

@@ -104,6 +104,7 @@ def test_report_holds_every_run_and_needs_no_network(beir, plan):
     chosen = configurations.gather(sets=["mode=words"])
     results = run.evaluate(datasets.load(beir), chosen, plan)
     finding = {
+        "dataset": "toy",
         "name": "<hubs>",
         "state": "red",
         "value": 9.0,
@@ -111,8 +112,12 @@ def test_report_holds_every_run_and_needs_no_network(beir, plan):
         "threshold": "at most 3",
         "series": {"a": [("1", 0.5), ("2", 0.25)]},
     }
-    text = page.page(results, [finding])
+    also = {**finding, "dataset": "other", "name": "own", "says": "another"}
+    text = page.page(results, [finding, also, {**finding, "dataset": "other"}])
     assert "mode=words" in text
+    # what is said of one set stands under its name, what is said of all stands once
+    assert text.count("too many") == text.count("another") == 1
+    assert text.index("<h3>other</h3>") < text.index("another") < text.index("too many")
     assert "&lt;hubs&gt;" in text
     for forbidden in ("http://", "https://", "<script", "<link", "@import", "src="):
         assert forbidden not in text
