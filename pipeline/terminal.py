@@ -227,8 +227,8 @@ def print_hits(
             write(console, line, indent=4)
         if hit.duplicates:
             write(console, Text(f"and {len(hit.duplicates)} like it", "dim"), indent=4)
-        for line in explain(hit):
-            write(console, Text(line, "dim"), indent=4)
+        for told in explain(hit):
+            write(console, Text(told, "dim"), indent=4)
         if passage.modality in ("image", "page"):
             yield hit
 
