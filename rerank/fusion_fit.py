@@ -84,7 +84,7 @@ def fit(lists: Sequence[Judged], before: Floats, l2: float) -> Floats:
 
 
 def fit_both(
-    lists: Sequence[Judged], *, subject_l2: float = 0.3, names_l2: float = 0.01
+    lists: Sequence[Judged], *, subject_l2: float = 3.0, names_l2: float = 0.01
 ) -> tuple[Weights, dict[str, Any]]:
     """Fit each set of weights to the lists of its kind; one without lists stays as it was.
 

@@ -49,6 +49,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (errors.QueryError, 400),
     (errors.UnknownComponent, 400),
     (errors.ConfigError, 400),
+    (errors.SpaceMismatch, 400),
     (errors.LoadError, 422),
     (errors.IndexLocked, 409),
     (errors.FoveateError, 500),

@@ -75,6 +75,7 @@ def test_filters_and_groups_are_the_engines(client):
         ({"image": "not base64!"}, 422),
         ({"image": base64.b64encode(b"no picture").decode()}, 422),
         ({"text": "x", "rerank": ["no-such-stage"]}, 400),
+        ({"text": "x", "mode": "late"}, 400),
         ([1, 2], 422),
     ],
 )
