@@ -58,7 +58,8 @@ def sinkhorn(
         )
     places = ragged.check_offsets(offsets, len(documents))
     lengths = [b - a for a, b in pairwise(places)]
-    if path("sinkhorn", queries.device, backend).name == "reference":
+    backend = path("sinkhorn", queries.device, backend).name
+    if backend == "reference":
         parts = [([i], n) for i, n in enumerate(lengths) if n]
     else:
         parts = list(ragged.groups(lengths))
@@ -71,7 +72,14 @@ def sinkhorn(
         distances = distances_between(queries, documents[rows])
         with torch.no_grad():
             given = (blur, marginal_temperature, tolerance, max_steps)
-            transport = plan(distances, real, *given)
+            if backend == "triton":
+                from foveate.kernels import sinkhorn_triton
+
+                masses = marginals(distances, real, marginal_temperature)
+                limits = {"blur": blur, "tolerance": tolerance, "max_steps": max_steps}
+                transport = sinkhorn_triton.plan(distances, *masses, **limits).to(distances.dtype)
+            else:
+                transport = plan(distances, real, *given)
         # where there is no mass there is no cost, whatever the distance
         found = found.index_copy(0, chosen, -(transport * distances).sum((1, 2)))
     return found

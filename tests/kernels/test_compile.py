@@ -145,6 +145,14 @@ def test_sign_index(built):
     assert built == {"_estimate": 1}
 
 
+def test_sinkhorn(built):
+    from foveate.kernels import sinkhorn_triton
+
+    limits = {"blur": 0.05, "tolerance": 1e-4, "max_steps": 500}
+    sinkhorn_triton.plan(torch.rand(3, 12, 30), torch.zeros(3, 12), torch.zeros(3, 30), **limits)
+    assert built == {"_plan": 1}
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_infonce_and_its_gradient(built, dtype):
     from foveate.kernels import infonce_triton

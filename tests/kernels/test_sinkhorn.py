@@ -68,3 +68,12 @@ def test_an_empty_query_is_refused():
     q, docs, offsets = make([2])
     with pytest.raises(ShapeError, match="s > 0"):
         sinkhorn(q[:0], docs, offsets)
+
+
+@pytest.mark.parametrize("lengths", [[1], [3, 0, 5, 4, 1, 20], [2] * 5])
+def test_triton_equals_the_reference(lengths, interpreter, rms):
+    q, docs, offsets = (x.to(interpreter) for x in make(lengths, s=5))
+    want = sinkhorn(q, docs, offsets, backend="reference", tolerance=1e-9)
+    got = sinkhorn(q.float(), docs.float(), offsets, backend="triton", tolerance=1e-6)
+    # the plan moves by the tolerance at most
+    assert rms(got, want) < 1e-4
