@@ -75,9 +75,13 @@ def sinkhorn(
             if backend == "triton":
                 from foveate.kernels import sinkhorn_triton
 
-                masses = marginals(distances, real, marginal_temperature)
-                limits = {"blur": blur, "tolerance": tolerance, "max_steps": max_steps}
-                transport = sinkhorn_triton.plan(distances, *masses, **limits).to(distances.dtype)
+                transport = sinkhorn_triton.plan(
+                    distances,
+                    *marginals(distances, real, marginal_temperature),
+                    blur=blur,
+                    tolerance=tolerance,
+                    max_steps=max_steps,
+                ).to(distances.dtype)
             else:
                 transport = plan(distances, real, *given)
         # where there is no mass there is no cost, whatever the distance

@@ -18,7 +18,7 @@ from foveate.pipeline.engine import Engine
 from foveate.pipeline.engine import open as open_index
 from foveate.pipeline.errors import MissingExtra
 from foveate.pipeline.opening import make_encoders
-from foveate.pipeline.places import metadata_of
+from foveate.pipeline.places import content_of, metadata_of
 from foveate.pipeline.types import Hit, Locator, Passage, Source
 
 try:
@@ -88,7 +88,7 @@ class FoveateRetriever(BaseRetriever):
 def document_of(hit: Hit) -> Document:
     """Return a hit as a LangChain document."""
     passage = hit.passage
-    return Document(page_content=passage.text, metadata=metadata_of(hit), id=passage.label)
+    return Document(page_content=content_of(passage), metadata=metadata_of(hit), id=passage.label)
 
 
 class FoveateEmbeddings(Embeddings):

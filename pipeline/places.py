@@ -28,3 +28,10 @@ def metadata_of(hit: Hit) -> dict[str, Any]:
     """Return the source's own fields and, under 'foveate', the place and every stage's score."""
     place = {**place_of(hit.passage), "score": hit.score, "scores": dict(hit.scores)}
     return {**hit.passage.metadata, "foveate": place}
+
+
+def content_of(passage: Passage) -> str:
+    """Return a passage's text; of a picture without words its headings, title or file name."""
+    source = passage.source
+    named = (text for text in (passage.text, passage.context, source.title) if text)
+    return next((text for text in named if text.strip()), source.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,6 @@ from foveate.pipeline.errors import QueryError
 from foveate.pipeline.types import MODALITIES, Modality
 
 if TYPE_CHECKING:
-    import os
-
     from PIL.Image import Image
 
 Mode = Literal["hybrid", "dense", "words", "late"]

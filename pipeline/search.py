@@ -181,7 +181,7 @@ def fuse(
     """Return {passage id: fused score in 0..1}, best first, ties by id.
 
     Texts are fused from their dense and their words list. Pictures that are asked by a picture
-    and words are fused from their likeness to either. The two kinds are then fused by rank, since
+    and words are fused from their likeness to either. The two kinds are then merged by rank, since
     their cosines do not compare.
     """
     texts = {k: v for k, v in lists.items() if k in ("dense", "words", "late") and v}
@@ -200,8 +200,14 @@ def fuse(
     if not texts:
         return ranked(ranks_mixed({"picture": pictures}, {"picture": 1.0}, options.rank_constant))
     w = options.picture_query_weight if by_picture else options.picture_weight
-    both = {"texts": fused, "pictures": dict(pictures)}
-    return ranks_mixed(both, {"texts": 1 - w, "pictures": w}, options.rank_constant)
+    # a page with words stands in both lists, and counts where it does better: by the sum any such
+    # page would stand above what the words find
+    best: dict[int, float] = {}
+    for scores, weight in ((fused, 1 - w), (pictures, w)):
+        for rank, passage_id in enumerate(scores, start=1):
+            share = weight * (options.rank_constant + 1) / (options.rank_constant + rank)
+            best[passage_id] = max(best.get(passage_id, 0.0), share)
+    return ranked(best)
 
 
 def ranked(scores: Mapping[int, float]) -> dict[int, float]:

@@ -15,7 +15,7 @@ from foveate.pipeline import texts
 from foveate.pipeline.engine import Engine
 from foveate.pipeline.engine import open as open_index
 from foveate.pipeline.errors import QueryError
-from foveate.pipeline.places import place_of
+from foveate.pipeline.places import content_of, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +192,7 @@ def document_of(passage: Any) -> Document:
     name = texts.id_of(passage)
     if name is None:
         metadata = {**passage.metadata, "foveate": place_of(passage)}
-        return Document(page_content=passage.text, metadata=metadata, id=passage.label)
+        return Document(page_content=content_of(passage), metadata=metadata, id=passage.label)
     return Document(page_content=passage.text, metadata=dict(passage.metadata), id=name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -249,6 +250,11 @@ def load_all(names: list[str], split: str | None, sample: int | None) -> list[Da
     # one that is named twice, by whatever paths, is measured once
     once = {(os.path.realpath(n) if os.path.exists(n) else n): n for n in names or [str(root)]}
     found = [d for name in once.values() for d in sets.load(name, split=split)]
+    called = Counter(d.name for d in found)
+    if twice := next((name for name, n in called.items() if n > 1), None):
+        raise sets.DatasetError(
+            f"two sets are called {twice!r}: rename a folder, their figures could not be told apart"
+        )
     return [sets.sample(d, sample) for d in found]
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import refine
+from foveate.pipeline.config import make
 from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.evaluate.baselines import BASELINES
+from foveate.pipeline.search import SearchOptions
 
 if TYPE_CHECKING:
     from foveate.pipeline.config import Config
@@ -95,7 +97,10 @@ def gather(
         raise ConfigError(f"two runs have the same name: {', '.join(c.name for c in found)}")
     for one in found:
         if not one.baseline:
-            refine.check(one.config())  # a run that cannot be made must not wait for the others
+            # a run that cannot be made must not wait for the others
+            config = one.config()
+            refine.check(config)
+            make(SearchOptions, config.table("search"), "search")
     return found
 
 

@@ -160,7 +160,8 @@ def spent(results: Sequence[Result]) -> str:
     # both directions of a picture set share one run
     pairs = {(r["times"]["total_s"], r["times"].get("cpu_s", 0.0)) for r in results}
     wall, cpu = (sum(pair[i] for pair in pairs) / 60 for i in (0, 1))
-    return f"{len(results)} results took {wall:.1f} min, {cpu:.1f} min of processor time"
+    counted = f"{len(results)} result{'s' if len(results) != 1 else ''}"
+    return f"{counted} took {wall:.1f} min when made, {cpu:.1f} min of processor time"
 
 
 def print_tables(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> None:

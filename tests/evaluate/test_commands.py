@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from foveate import kernels
-from foveate.pipeline.errors import UnknownComponent
+from foveate.pipeline.errors import FoveateError, UnknownComponent
 from foveate.pipeline.evaluate import bench, commands, sizes
 from foveate.pipeline.evaluate.datasets import DatasetError
 from foveate.pipeline.evaluate.timing import Timing
@@ -60,6 +61,20 @@ def test_no_data_set_says_what_to_do(app, monkeypatch, tmp_path):
     monkeypatch.delenv("FOVEATE_EVAL_DATA", raising=False)
     with pytest.raises(DatasetError, match="set FOVEATE_EVAL_DATA"):
         call(app, "eval", "--cache", str(tmp_path))
+
+
+def test_sets_of_one_name_are_told_apart_or_refused(beir, tmp_path):
+    (one,) = commands.load_all([str(beir), f"{beir}/../{beir.name}"], None, None)
+    assert one.name == beir.name
+    shutil.copytree(beir, tmp_path / "elsewhere" / beir.name)
+    with pytest.raises(DatasetError, match=f"two sets are called '{beir.name}': rename a folder"):
+        commands.load_all([str(beir), str(tmp_path / "elsewhere" / beir.name)], None, None)
+
+
+def test_a_report_that_cannot_be_written_is_refused_first(app, beir, tmp_path):
+    for place in (tmp_path, tmp_path / "none" / "report.html"):
+        with pytest.raises(FoveateError, match="cannot write the report to"):
+            call(app, "eval", str(beir), "--html", str(place))
 
 
 def test_everything_below_the_variable_is_the_default(monkeypatch, beir, question_set):

@@ -69,3 +69,15 @@ def test_without_langchain_only_the_adapter_fails() -> None:
     )
     assert "needs langchain-core" in done.stdout
     assert "pip install" in done.stdout
+
+
+def test_a_picture_without_words_is_named() -> None:
+    import dataclasses
+
+    from foveate.pipeline.places import content_of
+    from foveate.pipeline.types import Locator, Passage, Source
+
+    source = Source("0" * 32, ("/photos/in-the-sky.jpg",), "image/jpeg", "jpeg", 1, 0.0)
+    picture = Passage(1, 0, source, "image", "", Locator())
+    assert content_of(picture) == "in-the-sky.jpg"
+    assert content_of(dataclasses.replace(picture, text="BALLOON")) == "BALLOON"

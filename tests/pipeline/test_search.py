@@ -248,3 +248,17 @@ def test_texts_and_pictures_alternate_and_a_picture_query_puts_pictures_first() 
     options = search.SearchOptions()
     assert list(search.fuse(lists, options)) == [1, 8, 2, 9]
     assert list(search.fuse(lists, options, by_picture=True)) == [8, 9, 1, 2]
+
+
+def test_a_page_with_words_counts_where_it_does_better() -> None:
+    from foveate.pipeline.search import SearchOptions, fuse
+
+    # 9 is a scanned page: the eighth by words, and one of two pictures
+    lists = {
+        "words": {i: 10.0 - i for i in (1, 2, 3, 4, 5, 6, 7, 9)},
+        "dense": {i: 1.0 - i / 10 for i in (1, 2, 3, 4, 5, 6, 7, 9)},
+        "picture": {8: 0.3, 9: 0.2},
+    }
+    fused = fuse(lists, SearchOptions())
+    assert next(iter(fused)) == 1 or next(iter(fused)) == 8
+    assert max(fused[1], fused[8]) > fused[9] > 0

@@ -177,11 +177,19 @@ function listen() {
     go({ q: $("words").value.trim(), open: "", span: "" });
   });
   $("form").addEventListener("change", (event) => {
-    if (event.target.name === "kind") go({ kind: event.target.value });
-    if (event.target.id === "type") go({ type: event.target.value });
-    if (event.target.id === "how") go({ how: event.target.value });
-    if (event.target.id === "where") go({ where: event.target.value.trim() });
+    // what is typed and not sent goes with what is chosen
+    const q = $("words").value.trim();
+    if (event.target.name === "kind") go({ q, kind: event.target.value });
+    if (event.target.id === "type") go({ q, type: event.target.value });
+    if (event.target.id === "how") go({ q, how: event.target.value });
+    if (event.target.id === "where") go({ q, where: event.target.value.trim() });
   });
+  for (const link of document.querySelectorAll(".views a")) {
+    link.addEventListener("click", () => {
+      const words = $("words").value;
+      window.addEventListener("hashchange", () => { $("words").value ||= words; }, { once: true });
+    });
+  }
   $("pick").addEventListener("click", () => $("picker").click());
   $("picker").addEventListener("change", () => { if ($("picker").files[0]) take($("picker").files[0]); $("picker").value = ""; });
   $("chip-drop").addEventListener("click", () => { picture = null; draw(); $("words").focus(); });

@@ -7,7 +7,8 @@ const base = (path) => path.split("/").pop();
 
 export async function files(main, { remove, readOnly }) {
   const status = await get("/api/status?files=true");
-  const held = status.files;
+  const bad = (f) => Number(f.state === "failed");
+  const held = [...status.files].sort((a, b) => bad(b) - bad(a)); // what needs a look comes first
   const picker = h("input", { type: "file", multiple: true, hidden: true, id: "add-picker", onchange: () => add([...picker.files], main, { remove, readOnly }) });
   const work = h("div", { id: "work", role: "status" });
   const top = readOnly ? null : h("div", { class: "upload" },
@@ -29,13 +30,14 @@ export async function files(main, { remove, readOnly }) {
 function row(file, remove, readOnly) {
   const why = file.notes.filter((n) => n.kind !== "info").map((n) => n.message).slice(0, 3).join("; ");
   return h("li", {}, h("span", {}, h("b", {}, base(file.path)), " ", h("span", { class: "where" }, folder(file.path))),
-    h("span", { class: "num" }, file.state === "indexed" ? number(file.n_passages, "passage") : file.state),
+    h("span", { class: `num ${file.state}` }, file.state === "indexed" ? number(file.n_passages, "passage") : file.state),
     readOnly ? h("span") : h("button", { class: "bin", type: "button", "aria-label": `Remove ${base(file.path)}`, onclick: () => remove([file.path], base(file.path)) }, "Remove"),
     why ? h("span", { class: "why" }, why) : null);
 }
 
 export async function add(chosen, main, actions) {
   let n = 0;
+  const failed = [];
   for (const file of chosen) {
     const work = main.querySelector("#work");
     const bar = h("progress", { "aria-label": `Adding ${file.name}` });
@@ -48,12 +50,12 @@ export async function add(chosen, main, actions) {
       });
       const trouble = job.report.problems?.[0]?.notes?.[0]?.message;
       if (job.report.n_passages || job.report.n_moved || job.report.n_added) n += 1;
-      if (trouble && !job.report.n_passages) toast(`${file.name}: ${trouble}`);
+      if (trouble && !job.report.n_passages) failed.push(`${file.name}: ${trouble}`);
     } catch (error) {
       work?.replaceChildren(problem(error));
       return;
     }
   }
-  toast(`${number(n, "file")} added`);
+  toast([`${number(n, "file")} added`, failed.length ? `${failed.length} not: ${failed.slice(0, 3).join("; ")}` : ""].filter(Boolean).join(", "));
   if (main.querySelector("#work")) await files(main, actions);
 }
