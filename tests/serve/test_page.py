@@ -301,6 +301,7 @@ def test_nothing_runs_over_the_edge_and_all_can_be_read(shared, visit, width, sc
     page.goto(f"{shared.url}/#q=lemons+red")
     page.click(".hit >> nth=0")
     page.wait_for_selector("#viewer[open] .row")
+    page.evaluate("Promise.all(viewer.getAnimations().map((a) => a.finished)).then(() => null)")
     sides = page.evaluate("(({ left, right }) => [left, right])(viewer.getBoundingClientRect())")
     assert 0 <= sides[0] < sides[1] <= width
     landmarks = {"header.bar", "nav[aria-label]", "[role=search]", "main", "a.skip"}
