@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from foveate.encoders.bridge import modulate
 from foveate.encoders.pooling import EfficientProbe, LatentAttention, masked_mean, pool
 from foveate.pipeline.errors import ConfigError
 
@@ -96,20 +95,3 @@ class TestEfficientProbe:
     def test_a_split_that_does_not_divide_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="split"):
             EfficientProbe(10, n_queries=4, merge="split")
-
-
-class TestBridge:
-    def test_a_table_of_zeros_changes_nothing(self) -> None:
-        q = F.normalize(draw(2, 6), dim=1)
-        got = modulate(q, [[1, 2], [3]], torch.zeros(10, 6))
-        assert torch.allclose(got, q, atol=1e-6)
-
-    def test_repeated_words_count_once(self) -> None:
-        q, table = F.normalize(draw(1, 6), dim=1), draw(10, 6, seed=1)
-        assert torch.equal(modulate(q, [[1, 2]], table), modulate(q, [[2, 1, 1]], table))
-
-    def test_by_hand(self) -> None:
-        q = torch.tensor([[0.6, 0.8]])
-        table = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
-        want = F.normalize(q * torch.tensor([[1.0, 0.0]]).softmax(1), dim=1)
-        assert torch.allclose(modulate(q, [[1]], table), want)
