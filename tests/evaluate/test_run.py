@@ -156,4 +156,6 @@ def test_the_table_replaces_what_stands_between_the_marks(tmp_path):
 def test_time_of_both_directions_of_pictures_counts_once():
     both = {"times": {"total_s": 90.0, "cpu_s": 60.0}}
     old = {"times": {"total_s": 30.0}}
-    assert report.spent([both, both, old]) == "3 results took 2.0 min, 1.0 min of processor time"
+    assert report.spent([both, both, old]) == (
+        "3 results took 2.0 min when made, 1.0 min of processor time"
+    )

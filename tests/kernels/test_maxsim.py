@@ -194,7 +194,7 @@ def test_triton_equals_the_reference(kind, interpreter, rms):
     assert rms(got, want) < 1e-5
     values, where = maxsim_matches(queries, documents, backend="triton")
     want_values, want_where = maxsim_matches(queries, documents, backend="cpu")
-    assert rms(values, want_values) < 1e-5
+    assert rms(values, want_values) < KINDS[kind]  # the cpu path's own bound
     if kind != "bfloat16":
         assert torch.equal(where, want_where)
 

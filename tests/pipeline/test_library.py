@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 import foveate
-from foveate.pipeline import config, evidence, search
-from foveate.pipeline import engine as engines
+from foveate.pipeline import config, evidence, opening, search
 from foveate.pipeline import query as queries
 from foveate.pipeline.errors import FoveateError, IndexWriteError, QueryError, SpaceMismatch
 from foveate.pipeline.testing import HashedWords
@@ -224,6 +223,6 @@ def test_a_model_named_by_a_relative_path_is_found_from_another_folder(
     settings = config.load(
         overrides={"encoders.text.path": "model", "encoders.image.use": "none"},
     )
-    kept = engines.built_with(settings)
+    kept = opening.built_with(settings)
     assert kept["encoders.text.path"] == str(tmp_path / "model")
     assert kept["encoders.text.use"] == "minilm"

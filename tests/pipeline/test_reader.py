@@ -125,8 +125,8 @@ def test_time_and_cancelling_end_it(small):
     stream = small.generate(ask("hello"), max_tokens=200)
     next(stream, None)
     stream.close()
-    # the lock was given back
-    assert list(small.generate(ask("hello"), max_tokens=2))
+    # the lock was given back; two tokens of random weights may spell nothing
+    assert list(small.generate(ask("hello"), max_tokens=20))
 
 
 def test_a_prompt_over_the_window_is_told(small):
