@@ -21,9 +21,14 @@ import foveate
 from foveate.pipeline import update
 from foveate.pipeline.testing import HashedWords
 update.GROUP_PASSAGES = 16
-print("ready", flush=True)
+
+def told(stage, done, total):
+    if stage == "write":
+        print(stage, flush=True)
+
 with foveate.open(sys.argv[1], create=True, encoders={"text": HashedWords()}) as engine:
-    engine.add(sys.argv[2], prune=True, timeout_s=30)
+    print("ready", flush=True)
+    engine.add(sys.argv[2], prune=True, timeout_s=30, progress=told)
 """
 CHANGES = """
 import sys, os, random, time
@@ -105,15 +110,22 @@ def kill_many(tmp_path: Path, n_kills: int) -> None:
     corpus(docs)
     finish(start(CHILD, tmp_path / "undisturbed", docs))
     want = content(tmp_path / "undisturbed")
+    timing = start(CHILD, tmp_path / "timing", docs)
+    assert timing.stdout is not None
+    timing.stdout.readline()
     began = time.monotonic()
-    finish(start(CHILD, tmp_path / "timing", docs))
+    n_writes = finish(timing).count("write")
     whole = time.monotonic() - began
     rng, path, n_midway = random.Random(n_kills), tmp_path / "killed", 0
-    for _ in range(n_kills):
+    for n in range(n_kills):
         process = start(CHILD, path, docs)
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(rng.random() * whole)
+        if n % 2:  # anywhere
+            time.sleep(rng.random() * whole)
+        else:  # between two groups, however fast the machine is
+            for _ in range(rng.randrange(1, n_writes)):
+                process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
         if path.exists():
