@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import contradiction, contrast
 from foveate.pipeline import prompt as prompts
-from foveate.pipeline.answerable import THRESHOLD, Answerable, judge
+from foveate.pipeline.answerable import THRESHOLD, Answerable, judge, unspoken
 from foveate.pipeline.cite import Boxes, Cited, cite, display, point, quote
 from foveate.pipeline.completion import complete
 from foveate.pipeline.errors import ConfigError
@@ -134,7 +134,14 @@ def answer(
         trace["context"] = trace_context(context)
 
     with stages.timed("evidence") as row:
-        evidence = gather(asked, hits, texts=material.texts, encoder=material.encoder, kept=kept)
+        evidence = gather(
+            asked,
+            hits,
+            texts=material.texts,
+            encoder=material.encoder,
+            kept=kept,
+            whole=not writes(material, options),
+        )
         chosen = select(evidence, options.n_sentences)
         row["sentences"] = len(evidence.sentences)
     trace["evidence"] = trace_evidence(evidence, chosen)
@@ -158,6 +165,10 @@ def answer(
         cited = Cited("", ())
     with stages.timed("contradiction"):
         conflicts = contradicted(evidence, cited, material.boxes, trace)
+    missed = None
+    if cited.citations:
+        missed = unspoken(asked, (c.passage for c in cited.citations), hits)
+        trace["answerable"]["unspoken"] = missed
     cited = add_picture(asked, hits, cited, material.boxes)
 
     trace["hits"] = trace_hits(hits, evidence)
@@ -165,7 +176,14 @@ def answer(
     trace["answer"] = text
     trace["stages"] = stages.rows
     return Answer(
-        question, text, cited.citations, bool(cited.citations), tuple(hits), trace, conflicts
+        question,
+        text,
+        cited.citations,
+        bool(cited.citations),
+        tuple(hits),
+        trace,
+        conflicts,
+        missed,
     )
 
 
@@ -192,6 +210,12 @@ def contradicted(
     )
 
 
+def writes(material: Material, options: AnswerOptions) -> bool:
+    """Whether a language model is to write the answer."""
+    generator = material.generator
+    return not options.extractive and generator is not None and generator.name != "extractive"
+
+
 def generate_cited(
     evidence: Evidence,
     material: Material,
@@ -201,9 +225,7 @@ def generate_cited(
 ) -> Cited | None:
     """Let the reader write the answer and cite it; None where its answer cannot be used."""
     generator = material.generator
-    if options.extractive or generator is None or generator.name == "extractive":
-        return None
-    if not evidence.sentences:
+    if generator is None or not writes(material, options) or not evidence.sentences:
         return None
     # a generator is foreign code: whatever it raises, the hits and a quote are still returned
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,7 +11,7 @@ from foveate.pipeline import terms
 from foveate.pipeline.evidence import Evidence, cover, link, title_of
 
 if TYPE_CHECKING:
-    from foveate.pipeline.types import Hit
+    from foveate.pipeline.types import Hit, Passage
 
 Weights: TypeAlias = Mapping[str, float]
 
@@ -188,6 +188,25 @@ def joined(evidence: Evidence, indices: Sequence[int]) -> frozenset[str]:
         found |= sentence.terms
         found.update(terms.terms(title_of(sentence.passage)))
     return frozenset(found)
+
+
+def unspoken(question: str, cited: Iterable[Passage], hits: Sequence[Hit]) -> str | None:
+    """Return the subject of a question if other hits speak of it and no cited passage does.
+
+    A quote may then answer of another thing. It says nothing of a question that names something:
+    a second passage is often reached through a name that the question does not hold. On 125
+    questions of nq20 each it speaks up in 11 % of those with their gold documents, in 21 %
+    without: too little to refuse by, enough to tell.
+    """
+    subject = terms.subject(question)
+    if subject is None or terms.names(question):
+        return None
+    stem = terms.stem(subject)
+    close, near = (
+        {t for p in some for t in terms.terms(f"{title_of(p)} {p.source.title or ''} {p.text}")}
+        for some in (cited, [hit.passage for hit in hits])
+    )
+    return subject if stem in near - close else None
 
 
 def weakness(evidence: Evidence, chosen: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from foveate.pipeline import terms
 from foveate.pipeline.errors import QueryError
@@ -16,6 +16,8 @@ from foveate.pipeline.ingest.sentences import sentences
 if TYPE_CHECKING:
     from foveate.pipeline.protocols import Encoder
     from foveate.pipeline.types import Floats, Hit, Passage
+
+Span: TypeAlias = tuple[int, int]
 
 # weights of a sentence's score: round figures from the flat top of a grid, hotpot and nq20
 WEIGHTS: Mapping[str, float] = {
@@ -90,14 +92,16 @@ def gather(
     texts: Callable[[str], str],
     encoder: Encoder | None = None,
     kept: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+    whole: bool = False,
 ) -> Evidence:
     """Split the hits into sentences and score each against the question.
 
     kept: by passage id, the spans of the source that a compressor kept; what it left out is not
-    evidence. None takes all.
+    evidence. None takes all. whole: a sentence of which a part was kept is evidence as a whole, for
+    quotes: half a sentence is a bad one.
     """
     notes: list[str] = []
-    found = split(hits, texts, notes, kept)
+    found = split(hits, texts, notes, kept, touching if whole else within)
     asked = understand(question, hits)
     if len(found) > MOST_SENTENCES:
         keep = sorted(
@@ -146,13 +150,28 @@ def understand(question: str, hits: Sequence[Hit]) -> Question:
     return Question(question, terms.wanted(question), frozenset(terms.words(question)), weights)
 
 
+def within(spans: Sequence[Span], kept: Sequence[Span]) -> list[Span]:
+    """Return the parts of some spans that lie inside others."""
+    cut = ((max(a, c), min(b, d)) for a, b in spans for c, d in kept)
+    return [(start, end) for start, end in cut if start < end]
+
+
+def touching(spans: Sequence[Span], kept: Sequence[Span]) -> list[Span]:
+    """Return those of some spans of which a part lies inside others."""
+    return [(a, b) for a, b in spans if any(max(a, c) < min(b, d) for c, d in kept)]
+
+
 def split(
     hits: Sequence[Hit],
     texts: Callable[[str], str],
     notes: list[str],
     kept: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+    narrow: Callable[[Sequence[Span], Sequence[Span]], list[Span]] = within,
 ) -> list[Sentence]:
-    """Cut each hit's passage into sentences; one place in a source gives one sentence."""
+    """Cut each hit's passage into sentences; one place in a source gives one sentence.
+
+    narrow: takes the sentences' spans and the kept ones, and returns those that are evidence.
+    """
     found: list[Sentence] = []
     seen: set[tuple[str, tuple[int, int]]] = set()
     for i, hit in enumerate(hits):
@@ -170,7 +189,7 @@ def split(
             continue
         spans = [(span[0] + start, span[0] + end) for start, end in pieces(passage.text)]
         if kept is not None:
-            spans = within(spans, kept.get(passage.id, ()))
+            spans = narrow(spans, kept.get(passage.id, ()))
         for start, end in spans:
             text = source[start:end]
             sentence = Sentence(i, passage, (start, end), text, frozenset(terms.terms(text)))
@@ -178,14 +197,6 @@ def split(
                 seen.add(sentence.key)
                 found.append(sentence)
     return found
-
-
-def within(
-    spans: Sequence[tuple[int, int]], kept: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Return the parts of some spans that lie inside others."""
-    cut = ((max(a, c), min(b, d)) for a, b in spans for c, d in kept)
-    return [(start, end) for start, end in cut if start < end]
 
 
 def pieces(text: str) -> list[tuple[int, int]]:

@@ -92,6 +92,7 @@ def answer(value: Answer, *, trace: bool = False) -> dict[str, Any]:
         "answered": value.answered,
         "citations": [citation(c) for c in value.citations],
         "conflicts": [citation(c) for c in value.conflicts],
+        "unspoken": value.unspoken,
     }
     if trace:
         found["trace"] = dict(value.trace)

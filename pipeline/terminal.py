@@ -277,6 +277,9 @@ def print_answer(console: Console, answer: Answer) -> None:
         line.append(cited_place(citation), "cyan").append(f"  {citation.passage.label}", "dim")
         write(console, line)
         write(console, lit(citation.quote, answer.question), indent=4)
+    if answer.unspoken:
+        console.print()
+        write(console, Text(f"No cited passage speaks of: {answer.unspoken}", "yellow"))
 
 
 def cited_place(citation: Citation) -> str:

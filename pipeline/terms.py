@@ -25,6 +25,11 @@ STOP_WORDS = (
     "why will with would you your name called known many much long old kind type"
 )
 STOP = frozenset(STOP_WORDS.split())
+AUXILIARY = frozenset(
+    "am are can could did do does had has have is may might must shall should was were will "
+    "would".split()
+)
+DETERMINERS = frozenset("a an the this that these those my your his her its our their all".split())
 NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 DIGITS = {word: str(value) for value, word in enumerate(NUMBER_WORDS.split())}
 MONTH = (
@@ -138,6 +143,19 @@ def names(text: str) -> frozenset[str]:
             continue
         found.update(part for part in words(word) if part not in STOP)
     return frozenset(found)
+
+
+def subject(question: str) -> str | None:
+    """Return the word that the first auxiliary verb speaks of: `tomatoes` of `do tomatoes keep`.
+
+    None where a pronoun or nothing follows it.
+    """
+    asked = words(question)
+    for place, word in enumerate(asked[:-1]):
+        if word in AUXILIARY:
+            rest = [w for w in asked[place + 1 :] if w not in DETERMINERS]
+            return rest[0] if rest and rest[0] not in STOP else None
+    return None
 
 
 def wanted(question: str) -> Wanted:

@@ -184,7 +184,8 @@ class Answer:
     """An answer and where each of its sentences comes from. answered is False when it refuses.
 
     conflicts: sentences of other passages that say otherwise than a cited one, with marker 0 and
-    the sentence of the answer that they speak against.
+    the sentence of the answer that they speak against. unspoken: what is asked of, where other
+    hits speak of it and no cited passage does.
     """
 
     question: str
@@ -194,6 +195,7 @@ class Answer:
     hits: tuple[Hit, ...] = ()
     trace: Mapping[str, Any] = field(default_factory=dict)
     conflicts: tuple[Citation, ...] = ()
+    unspoken: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

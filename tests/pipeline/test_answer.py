@@ -335,6 +335,18 @@ def test_what_a_compressor_left_out_is_neither_shown_nor_quoted():
     assert "Mary" not in quoted.text
 
 
+def test_a_sentence_of_which_a_part_was_kept_is_quoted_whole_and_shown_cut():
+    text = "The lighthouse, which is white, was built in 1887. The keeper was Mary Ellen."
+    hit = hit_of(text, title="Tower")
+    context = Context((kept_of(hit, "was built in 1887."),), 6)
+    quoted = ask("When was the lighthouse built?", [hit], context=context)
+    assert [c.quote for c in quoted.citations] == [text[:50]]
+    generator = Fixed("It was built in 1887.")
+    got = ask("When was the lighthouse built?", [hit], generator, context=context)
+    assert "white" not in generator.messages[1]["content"]
+    assert [c.quote for c in got.citations] == ["was built in 1887."]
+
+
 def test_two_kept_parts_of_a_passage_show_that_something_is_missing_between_them():
     text = "The tower is tall. It rains often here. The lamp is red."
     hit = hit_of(text, title="Tower")

@@ -108,3 +108,20 @@ def test_the_order_of_the_passages_hardly_changes_the_score(encoder):
         for hits in itertools.permutations((TOWER, MILL, BOATS, SHOP))
     ]
     assert max(scores) - min(scores) < 0.02
+
+
+@pytest.mark.parametrize(
+    "question,cited,want",
+    [
+        ("How often do the boats get paint?", [TOWER], "boats"),
+        ("How often do the boats get paint?", [BOATS], None),
+        ("How often do ferries get paint?", [TOWER], None),  # nothing speaks of them
+        ("How often do you paint boats?", [TOWER], None),  # a pronoun stands there
+        ("How often do the Norwood boats get paint?", [TOWER], None),  # names lead on
+        ("boats", [TOWER], None),
+        ("Boats are", [TOWER], None),
+    ],
+)
+def test_a_subject_that_no_cited_passage_speaks_of_is_told(question, cited, want):
+    passages = [hit.passage for hit in cited]
+    assert answerable.unspoken(question, passages, (TOWER, MILL, BOATS, SHOP)) == want
