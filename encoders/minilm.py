@@ -35,7 +35,8 @@ NAME = "all-MiniLM-L6-v2"
 TRAINED, HEAD = "foveate.json", "3_Dense"
 POOLINGS = ("mean", "cls", "last")
 _BLOCK_TEXTS = 2048
-_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
+_LEAST_TOKENS = 512  # on the processor, where fewer texts are shared among the threads
 
 
 class MiniLM:
@@ -299,11 +300,14 @@ class MiniLM:
         self, bert: Bert, ids: list[list[int]], out: Floats, bridge: Bridge | None = None
     ) -> list[Future[int]]:
         """Start encoding token ids into rows of `out`; each future gives how many rows."""
-        from foveate.encoders.threads import compute_pool
+        from foveate.encoders.threads import compute_pool, set_threads
 
         kind = bert.device.type
-        budget = self._batch_tokens or _BATCH_TOKENS.get(kind, 4096)
-        packs = list(pack([len(tokens) + 2 for tokens in ids], budget))
+        lengths = [len(tokens) + 2 for tokens in ids]
+        budget = _BATCH_TOKENS.get(kind, 4096)
+        if kind == "cpu":
+            budget = min(budget, max(_LEAST_TOKENS, sum(lengths) // (4 * set_threads())))
+        packs = list(pack(lengths, self._batch_tokens or budget))
 
         def run(rows: list[int]) -> int:
             start, end = self._pieces.start, self._pieces.end
