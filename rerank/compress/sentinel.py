@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Floats
     from foveate.rerank.compress.units import Unit
 
+SHIPPED = Path(__file__).with_name("weights") / "sentinel-smollm2-135m-instruct.json"
 WINDOW_TOKENS = 1024
 RIDGE = 0.003  # a question, on standardised features
 
@@ -61,7 +62,8 @@ class Sentinel(ByValue):
 
     Args:
         resources: what the engine lends.
-        probe: a file that `foveate fit sentinel` wrote for the configured reader.
+        probe: a file that `foveate fit sentinel` wrote for the configured reader. The offline
+            reader's ships.
         window_tokens: the reader reads so many tokens of passages at a time.
     """
 
@@ -84,13 +86,13 @@ class Sentinel(ByValue):
     def probe(self) -> Probe:
         with self._lock:
             if self._probe is None:
-                if self._place is None:
+                reader = self._resources.reader().name
+                found = load(SHIPPED if self._place is None else self._place)
+                if found.reader != reader and self._place is None:
                     raise ConfigError(
-                        "compressor 'sentinel' needs a probe of the configured reader: fit one "
+                        f"compressor 'sentinel' has no probe of the reader {reader!r}: fit one "
                         "with `foveate fit sentinel`, then set compress.probe to its file"
                     )
-                found = load(self._place)
-                reader = self._resources.reader().name
                 if found.reader != reader:
                     raise ModelError(
                         f"{str(self._place)!r} was fitted to {found.reader!r}, not to {reader!r}: "
