@@ -146,21 +146,23 @@ def answer(
         row["sentences"] = len(evidence.sentences)
     trace["evidence"] = trace_evidence(evidence, chosen)
 
-    cited = generate_cited(evidence, material, options, trace, stages)
+    with stages.timed("judge"):
+        verdict = judge(evidence, chosen, hits)
+    holds = verdict.score >= options.threshold
+    # what would be held back is not written
+    cited = generate_cited(evidence, material, options, trace, stages) if holds else None
     if cited is None:
         trace["mode"] = "extractive"
         cited = quote(chosen, evidence, material.boxes)
     trace["cite"] = {**trace_cited(cited, evidence), **trace.pop("refused_draft", {})}
 
-    with stages.timed("judge"):
-        verdict = judge(evidence, chosen, hits)
     trace["answerable"] = {
         "score": round(verdict.score, 4),
         "threshold": options.threshold,
         "by": verdict.by,
         **{name: round(value, 4) for name, value in verdict.features.items()},
     }
-    if verdict.score < options.threshold or not cited.citations:
+    if not holds or not cited.citations:
         trace["held_back"] = {"text": cited.text, "by": "answerable", "reason": verdict.reason}
         cited = Cited("", ())
     with stages.timed("contradiction"):

@@ -335,6 +335,15 @@ def test_what_a_compressor_left_out_is_neither_shown_nor_quoted():
     assert "Mary" not in quoted.text
 
 
+def test_a_reader_is_not_asked_what_would_be_held_back():
+    generator = Fixed("It was built in 1887.")
+    got = ask("Who painted the boats?", [BOATS], generator, threshold=1.0)
+    assert not got.answered
+    assert generator.messages is None
+    assert ask("Who painted the boats?", [BOATS], generator, threshold=0).trace["generation"]
+    assert generator.messages
+
+
 def test_a_sentence_of_which_a_part_was_kept_is_quoted_whole_and_shown_cut():
     text = "The lighthouse, which is white, was built in 1887. The keeper was Mary Ellen."
     hit = hit_of(text, title="Tower")
@@ -406,10 +415,10 @@ def test_the_trace_has_every_stage_with_its_time_and_every_alignment():
     trace = got.trace
     assert [row["stage"] for row in trace["stages"]] == [
         "evidence",
+        "judge",
         "prompt",
         "generate",
         "cite",
-        "judge",
         "contradiction",
     ]
     assert all(row["seconds"] >= 0 for row in trace["stages"])
