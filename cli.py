@@ -1,14 +1,17 @@
 """The command line. Every command is thin: it reads options, calls the engine and prints.
 
-Exit codes: 0, 1 (nothing found, nothing indexed or not answered), 2 (bad usage or input).
+Exit codes: 0, 1 (nothing found, nothing indexed or not answered), 2 (bad usage or input), 130 and
+143 (stopped by Ctrl-C or SIGTERM).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +31,7 @@ from foveate.pipeline.commands.common import (
     emit,
     opened,
     require,
+    tell_unknown_fields,
     with_types,
 )
 from foveate.pipeline.commands.fit import fit
@@ -67,8 +71,9 @@ app = typer.Typer(
     name="foveate",
     cls=Commands,
     help="Search your own documents and pictures, and ask them; offline.",
-    epilog="Exit codes: 0 done, 1 nothing found or not answered, 2 bad usage or input. The index "
-    "is named by --index or FOVEATE_INDEX, else it is .foveate in this folder or a parent.",
+    epilog="Exit codes: 0 done, 1 nothing found or not answered, 2 bad usage or input, 130 or "
+    "143 stopped. The index is named by --index or FOVEATE_INDEX, else it is .foveate in this "
+    "folder or a parent.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -207,6 +212,7 @@ def search(
     """Find passages and pictures by words, by a picture, or by both."""
     words = " ".join(text or [])
     with opened(at, options=assignments(settings)) as engine:
+        tell_unknown_fields(engine, where)
         hits = engine.search(
             words or None,
             image=image,
@@ -505,13 +511,35 @@ app.command("bench")(bench)
 app.command()(train)
 
 
+@contextmanager
+def ended_as_interrupted(args: Sequence[str]) -> Iterator[list[int]]:
+    """Treat SIGTERM as Ctrl-C while the block runs; gives the signals that came."""
+    stops: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        stops.append(number)
+        raise KeyboardInterrupt
+
+    command = next((a for a in args if not a.startswith("-")), "")
+    # a server ends by the signal in its own way, and what is ignored from outside stays ignored
+    if command == "serve" or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield stops
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield stops
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def main() -> None:
     """Run the command line that this process was started with."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a C locale must not stop a result
-    code = run(sys.argv[1:])
-    sys.exit(code)
+    with ended_as_interrupted(sys.argv[1:]) as stops:
+        code = run(sys.argv[1:])
+    sys.exit(128 + stops[0] if stops and code == 130 else code)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,20 @@ class DiskIndex:
             sql = "SELECT count(*) FROM passages p JOIN sources s ON s.row = p.source WHERE "
             return int(db.execute(sql + condition, bound).fetchone()[0])
 
+    def unknown_fields(self, where: str | filters.Filter | None) -> list[str]:
+        """Return the metadata fields that a filter compares and no source has."""
+        tree = parsed(where)
+        names = filters.metadata_fields(tree) if tree is not None else []
+        if not names:
+            return []
+        with self._catalog.snapshot() as db:
+            return reading.unknown_fields(db, names)
+
+    def field_names(self, most: int = 50) -> list[str]:
+        """Return at most so many names of metadata fields that sources have, in order."""
+        with self._catalog.snapshot() as db:
+            return reading.field_names(db, most)
+
     def files(self, state: str | None = None) -> Iterator[FileRecord]:
         """Yield files by name; state: as in `FileRecord`, or 'partial'; None = all."""
         with self._catalog.reader() as db:

@@ -289,6 +289,14 @@ def uses_passages(tree: Filter) -> bool:
     return any(map(uses_passages, tree.parts))
 
 
+def metadata_fields(tree: Filter) -> list[str]:
+    """Return the names of the metadata fields that a filter compares, each once, as they stand."""
+    if isinstance(tree, Comparison):
+        return [] if tree.is_built_in else [tree.field]
+    parts = (tree.part,) if isinstance(tree, Not) else tree.parts
+    return list(dict.fromkeys(name for part in parts for name in metadata_fields(part)))
+
+
 def to_sql(tree: Filter) -> Sql:
     """Return a condition over `sources s` (and `passages p` where `uses_passages`), never NULL."""
     if isinstance(tree, Not):

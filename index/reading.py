@@ -21,6 +21,9 @@ _PASSAGE = (
 )
 _SOURCE = "row, id, media_type, type, size, modified, title, language, encoding, n_pages, metadata"
 FILE_COLUMNS = "f.path, f.raw, f.size, f.mtime_ns, f.digest, f.state, f.notes, f.complete, f.row"
+NEXT_FIELD = (
+    "SELECT name FROM fields WHERE name {sign} ? AND {column} IS NOT NULL ORDER BY name LIMIT 1"
+)
 _LABEL = re.compile(r"^([0-9a-f]{4,32}):(\d+)$")
 _BATCH = 500
 _MAX_SOURCES = 2_000
@@ -117,6 +120,32 @@ def source_row(db: sqlite3.Connection, source_id: str) -> int:
     if row is None:
         raise QueryError(f"the index has no source {source_id!r}")
     return int(row[0])
+
+
+def unknown_fields(db: sqlite3.Connection, names: Sequence[str]) -> list[str]:
+    """Return those of the names that no source has a metadata field of, by one look-up each."""
+    return [n for n in names if _next_field(db, n, strict=False) != n]
+
+
+def field_names(db: sqlite3.Connection, most: int) -> list[str]:
+    """Return at most so many names of metadata fields, in order, by one look-up each."""
+    found: list[str] = []
+    name = _next_field(db, "", strict=False)
+    while name is not None and len(found) < most:
+        found.append(name)
+        name = _next_field(db, name, strict=True)
+    return found
+
+
+def _next_field(db: sqlite3.Connection, name: str, *, strict: bool) -> str | None:
+    """Return the first field's name at or after a name, or after it."""
+    sign = ">" if strict else ">="
+    # one half for each of the two indexes
+    rows = [
+        db.execute(NEXT_FIELD.format(sign=sign, column=column), (name,)).fetchone()
+        for column in ("text", "number")
+    ]
+    return min((str(row[0]) for row in rows if row is not None), default=None)
 
 
 def source_text(db: sqlite3.Connection, source_id: str) -> str:

@@ -126,7 +126,7 @@ def check(index: DiskIndex, n: int) -> dict[str, Any]:
             db, "SELECT count(*) FROM sources WHERE row NOT IN (SELECT source FROM holdings)"
         )
         if orphans:
-            problems.append(f"catalogue: {orphans} sources that no file holds")
+            problems.append(f"catalogue: no file holds {orphans} of the sources")
         n_looked = _check_texts(db, n, problems)
         for role in index.towers:
             recall[role] = _check_tower(index, db, role, problems)

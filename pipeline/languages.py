@@ -18,8 +18,10 @@ def language_warnings(index: Any, encoder: Encoder) -> list[str]:
     if not foreign:
         return []
     told = ", ".join(f"{n} {name}" for name, n in sorted(foreign.items(), key=lambda i: -i[1])[:6])
+    n = sum(foreign.values())
+    which = "1 source is in a language" if n == 1 else f"{n} sources are in languages"
     return [
-        f"{sum(foreign.values())} sources are in languages that the text encoder was not trained "
+        f"{which} that the text encoder was not trained "
         f"on ({told}): search by meaning is weak there, search by words is not; see "
         '`use = "sentence-transformers"` in the README for a multilingual encoder'
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import config as configuration
 from foveate.pipeline.errors import ConfigError
+from foveate.pipeline.terminal import number
 from foveate.pipeline.training import WORK, card, changed, finish
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ def _train_clip(
     outcome = trainer.run(resume=resume)
     facts = card(found, outcome, tower.fingerprint(), base=tower.space.rpartition("/")[0])
     facts |= {"use": tower.use, "role": "image", "option": "model"}
-    facts["held_out"] = f"{len({str(e.positive) for e in held})} pictures, {len(held)} captions"
+    n_pictures = len({str(e.positive) for e in held})
+    facts["held_out"] = f"{number(n_pictures, 'picture')}, {number(len(held), 'caption')}"
     if held:
         facts["untrained"] = before
         facts["trained"] = picture_recalls(tower, held, micro=options.micro)

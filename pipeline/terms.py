@@ -25,11 +25,12 @@ STOP_WORDS = (
     "why will with would you your name called known many much long old kind type"
 )
 STOP = frozenset(STOP_WORDS.split())
-AUXILIARY = frozenset(
-    "am are can could did do does had has have is may might must shall should was were will "
-    "would".split()
+AUXILIARY_WORDS = (
+    "am are can could did do does had has have is may might must shall should was were will would"
 )
-DETERMINERS = frozenset("a an the this that these those my your his her its our their all".split())
+AUXILIARY = frozenset(AUXILIARY_WORDS.split())
+DETERMINER_WORDS = "a an the this that these those my your his her its our their all"
+DETERMINERS = frozenset(DETERMINER_WORDS.split())
 NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 DIGITS = {word: str(value) for value, word in enumerate(NUMBER_WORDS.split())}
 MONTH = (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline import config as configuration
 from foveate.pipeline.errors import ConfigError, FoveateError
+from foveate.pipeline.terminal import number as counted
 
 if TYPE_CHECKING:
     from foveate.encoders.train.data import Example, Relevance, TrainingSet
@@ -282,7 +283,8 @@ def synthetic(found: TrainingSet, n: int, settings: Config, say: Tell) -> Traini
     texts = [str(t) for t in found.corpus] or [str(e.query) for e in found.examples]
     examples = write_pairs(texts, n, settings, say)
     if not examples:
-        raise FoveateError(f"the reader wrote no usable pair from {min(n, len(texts))} texts")
+        read = counted(min(n, len(texts)), "text")
+        raise FoveateError(f"the reader wrote no usable pair from {read}")
     return TrainingSet(tuple(examples), tuple(texts), f"{found.origin}, synthetic")
 
 
@@ -312,10 +314,10 @@ def card(found: TrainingSet, outcome: Outcome, fingerprint: str, *, base: str) -
         "use": "minilm",
         "role": "text",
         "start": fingerprint,
-        "trained_on": f"{found.origin}: {outcome.n_trained} examples"
+        "trained_on": f"{found.origin}: {counted(outcome.n_trained, 'example')}"
         + (f", {n_synthetic} of all written by a model" if n_synthetic else ""),
         "data": found.digest,
-        "held_out": f"{outcome.n_held_out} queries",
+        "held_out": "1 query" if outcome.n_held_out == 1 else f"{outcome.n_held_out} queries",
         "steps": outcome.n_steps,
         "scores": outcome.scores,
         "part_of_the_way": outcome.part,

@@ -19,6 +19,7 @@ from foveate.pipeline.commands.common import (
     complain,
     emit,
     opened,
+    tell_unknown_fields,
     with_types,
 )
 
@@ -47,13 +48,13 @@ def ask(
         bool, typer.Option("--chat", help="Go on asking, a question a line, until an empty one.")
     ] = False,
     rewrite: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="With --chat: how questions that lean on others are made whole, 'rules' or "
-            "'reader'.",
+            help="With --chat: how questions that lean on others are made whole, 'rules' (unless "
+            "told) or 'reader'.",
             metavar="HOW",
         ),
-    ] = "rules",
+    ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Show how the answer was made, as JSON.")
     ] = False,
@@ -61,9 +62,13 @@ def ask(
     as_json: JsonOption = False,
 ) -> None:
     """Answer a question; every sentence carries a citation, or it says that it can't."""
+    from foveate.pipeline.errors import FoveateError
+
     question = " ".join(text or ())
     if not question and not chat:
         raise typer.BadParameter("ask something, or begin a conversation with --chat")
+    if rewrite is not None and not chat:
+        raise FoveateError("--rewrite goes with --chat: add that, or leave it out")
     options: dict[str, Any] = {
         "k": k,
         "where": with_types(where, types),
@@ -71,8 +76,9 @@ def ask(
         "rerank": rerank,
     }
     with opened(at, options=assignments(settings)) as engine:
+        tell_unknown_fields(engine, where)
         if chat:
-            answered = converse(engine, question, rewrite, options, trace, as_json)
+            answered = converse(engine, question, rewrite or "rules", options, trace, as_json)
         else:
             answer = engine.ask(question, **options)
             tell(engine, answer, trace=trace, as_json=as_json)

@@ -40,6 +40,7 @@ def fit(
     """Fit the compressors 'clauses' and 'sentinel', or measure the reader for 'attnrank'."""
     from foveate.pipeline import config as configuration
     from foveate.pipeline.errors import FoveateError
+    from foveate.pipeline.terminal import number
 
     chosen = configuration.load(preset, overrides=assignments(settings))
     place = Path(out).expanduser() if out else Path(f"{what}.json")
@@ -50,9 +51,10 @@ def fit(
         emit({"what": str(what), "file": str(place), **told})
         return
     for name, (share, count) in told.get("kept", {}).items():
-        typer.echo(f"{name}: {share:.3f} of the answers kept at 5x, {count} questions, by folds")
+        asked = number(count, "question")
+        typer.echo(f"{name}: {share:.3f} of the answers kept at 5x, {asked}, by folds")
     for places, shares in told.get("profiles", {}).items():
-        typer.echo(f"{places} places: {' '.join(f'{share:.3f}' for share in shares)}")
+        typer.echo(f"{number(places, 'place')}: {' '.join(f'{share:.3f}' for share in shares)}")
     typer.echo(f"written: {place}")
 
 

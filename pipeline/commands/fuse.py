@@ -41,11 +41,16 @@ def fuse(
     """Teach the reranker 'fusion' from your judgments or from sets."""
     from foveate.pipeline import fusing
     from foveate.pipeline.errors import FoveateError
+    from foveate.pipeline.terminal import number
 
     options = assignments(settings)
 
     if bool(sets) == bool(judgments):
         raise FoveateError("name evaluation sets, or your own --judgments FILE: one of the two")
+    if sets and index:
+        raise FoveateError("--index goes with --judgments FILE: sets are indexed by themselves")
+    if judgments and cache:
+        raise FoveateError("--cache goes with evaluation sets: leave it out with --judgments")
     if judgments:
         rows = fusing.read_rows(Path(judgments).expanduser())
         with opened(index, preset=preset, options=options) as engine:
@@ -68,5 +73,5 @@ def fuse(
         emit({"file": out, "taught_by": counts})
         return
     for name, count in counts.items():
-        typer.echo(f"{name}: {count} lists")
+        typer.echo(f"{name}: {number(count, 'list')}")
     typer.echo(f"written: {out}")

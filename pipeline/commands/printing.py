@@ -69,7 +69,8 @@ def print_status(found: dict[str, Any]) -> None:
         print(f"{name} tower: {terminal.printable(str(tower['tower']))}")
         recall = tower.get("recall_at_10")
         told = "" if recall is None else f", recall {recall:.3f} of exact search's first 10"
-        print(f"  {tower['vectors']} vectors of {tower['dim']}, {tower['kind']}{told}")
+        vectors = terminal.number(tower["vectors"], "vector")
+        print(f"  {vectors} of {tower['dim']}, {tower['kind']}{told}")
         if tower.get("note"):
             print(f"  {terminal.printable(str(tower['note']))}")
 

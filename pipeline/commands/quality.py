@@ -66,18 +66,20 @@ def quality(
 
 
 def tell(record: dict[str, Any]) -> None:
-    from foveate.pipeline.terminal import printable
+    from foveate.pipeline.terminal import number, printable
 
     for one in record["worst"]:
         text = " ".join(one["text"].split())[:N_SHOWN_CHARS]
         typer.echo(f"{one['score']:.3f}  {one['label']}  {printable(text)}")
-    typer.echo(f"dense search skips {record['skipped']} of {record['passages']} passages")
+    held = number(record["passages"], "passage")
+    typer.echo(f"dense search skips {record['skipped']} of {held}")
     if record.get("asked"):
+        asked = number(record["asked"], "passage")
         for mode, before in record["found_before"].items():
             after = record["found_after"][mode]
             typer.echo(
-                f"{mode}: {before:.3f} of {record['asked']} passages found among the first 10 by "
-                f"their own words, {after:.3f} after"
+                f"{mode}: {before:.3f} of {asked} found among the first 10 by their own words, "
+                f"{after:.3f} after"
             )
 
 

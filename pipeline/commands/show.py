@@ -35,13 +35,18 @@ def show(
             help="Light the regions of the picture that these words are about.", metavar="WORDS"
         ),
     ] = None,
-    crop: Annotated[bool, typer.Option("--crop", help="Only the boxes of the span.")] = False,
+    crop: Annotated[
+        bool, typer.Option("--crop", help="With --save: only the boxes of the span.")
+    ] = False,
     open_file: Annotated[bool, typer.Option("--open", help="Open the file itself.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print a hit or a cited span in its surroundings; show, save or open what it stands in."""
     from foveate.pipeline import records, terminal
+    from foveate.pipeline.errors import FoveateError
 
+    if crop and not save:
+        raise FoveateError("--crop goes with --save FILE: add that, or leave it out")
     with opened(at) as engine:
         passage = cited(engine, engine.show(hit), span)
         whole = engine.text(passage.source.id)

@@ -101,7 +101,7 @@ def train(
 
 def print_card(card: dict[str, Any], out: str) -> None:
     """Print what a person wants to know of a run."""
-    from foveate.pipeline.terminal import printable
+    from foveate.pipeline.terminal import number, printable
 
     for key in ("trained_on", "held_out"):
         if key in card:
@@ -109,7 +109,7 @@ def print_card(card: dict[str, Any], out: str) -> None:
     for tried, score in card.get("scores", {}).items():
         typer.echo(f"  {tried}: nDCG@10 {score:.4f} on the held-out queries")
     if not card.get("finished", True):
-        typer.echo(f"stopped after {card['steps']} steps: --resume goes on")
+        typer.echo(f"stopped after {number(card['steps'], 'step')}: --resume goes on")
         return
     if "part_of_the_way" in card:
         part = card["part_of_the_way"]

@@ -14,6 +14,7 @@ from foveate.pipeline.evaluate import compressing, metrics
 from foveate.pipeline.evaluate.journal import Journal
 from foveate.pipeline.evaluate.searching import TEXTS, Plan, Ran, ask_all
 from foveate.pipeline.evaluate.sets import Question, Questions, Retrieval, own_golds
+from foveate.pipeline.terminal import number
 
 if TYPE_CHECKING:
     from foveate.pipeline.evaluate.configurations import Configuration
@@ -111,7 +112,7 @@ def run_questions(
         answers, seconds = answer_sample(built, sample, scopes, plan, journal)
         found.update(answers)
         times["answer_median_s"] = seconds
-        notes.append(f"answers: a sample of {len(sample)} of {len(scopes)} questions")
+        notes.append(f"answers: a sample of {len(sample)} of {number(len(scopes), 'question')}")
     return Ran("questions", found, run, {q.id: q.text for q in dataset.questions}, times, notes)
 
 

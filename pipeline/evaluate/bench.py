@@ -10,8 +10,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from foveate.pipeline.errors import FoveateError, UnknownComponent
-from foveate.pipeline.evaluate import plots
+from foveate.pipeline.errors import ConfigError, FoveateError, UnknownComponent
+from foveate.pipeline.evaluate import peers, plots
 from foveate.pipeline.evaluate.timing import Timing, hardware, ratio, versions
 
 # a new operation is one line here and one function: (Options) -> list of rows
@@ -23,6 +23,13 @@ OPERATIONS = {
     "compress": "foveate.pipeline.evaluate.stage_benches:compress",
     "kernels": "foveate.pipeline.evaluate.stage_benches:kernels",
     "size": "foveate.pipeline.evaluate.sizes:size",
+}
+# what each operation that takes names by `of` calls them
+NAMED = {"rerank": "reranker", "compress": "compressor", "kernels": "kernel"}
+# which operations take an option of the command line
+TAKERS = {
+    "n": ("encode", "index", "search", "rerank", "compress"),
+    "sizes": ("size",),
 }
 SHOWN = ("operation", "contender", "n", "median_ms", "spread_ms", "per_s", "ratio", "check")
 
@@ -39,6 +46,7 @@ class Options:
 
     of: which rerankers, compressors or kernels; none means all that are registered.
     each: is given an operation's rows as soon as it is done, so that a stop keeps them.
+    absent: the peers that `has` was asked for and that are not installed.
     """
 
     rounds: int = 7
@@ -48,31 +56,85 @@ class Options:
     of: tuple[str, ...] = ()
     announce: Callable[[str], None] = field(default=lambda text: None)
     each: Callable[[list[Row]], None] = field(default=lambda rows: None)
+    absent: list[str] = field(default_factory=list)
+
+    def has(self, peer: str) -> bool:
+        """Say whether a peer is to be timed; one that is wanted and not installed is noted."""
+        if not self.peers:
+            return False
+        there = peers.installed(peer)
+        if not there and peer not in self.absent:
+            self.absent.append(peer)
+        return there
+
+
+def choose(names: Sequence[str], of: Sequence[str] = ()) -> list[str]:
+    """Return the operations to run: those that are named, or all there are.
+
+    of: names of rerankers, compressors or kernels; where no operation is named, those that know
+    one of them are run.
+
+    Raises:
+        UnknownComponent: for a name that no operation has, or that none of them knows.
+        ConfigError: if an operation that is named takes no such names, or none of these.
+    """
+    for name in names:
+        if name not in OPERATIONS:
+            raise UnknownComponent("operation", name, OPERATIONS)
+    if not of:
+        return list(names or OPERATIONS)
+    for name in names:
+        if name not in NAMED:
+            raise ConfigError(f"--of is of {', '.join(NAMED)}: {name} would not look at it")
+    known = {name: known_names(name) for name in names or NAMED}
+    every = {n for some in known.values() for n in some}
+    for name in of:
+        if name not in every:
+            raise UnknownComponent(" or ".join(NAMED[o] for o in known), name, every)
+    chosen = [operation for operation, some in known.items() if set(of) & set(some)]
+    for name in names:
+        if name not in chosen:
+            there = ", ".join(sorted(known[name]))
+            raise ConfigError(f"{name} knows no {', '.join(of)}: leave it out (known: {there})")
+    return chosen
+
+
+def known_names(operation: str) -> list[str]:
+    """Return the names that an operation takes."""
+    from foveate.pipeline import registry
+
+    if operation == "kernels":
+        from foveate.pipeline.evaluate.kernel_cases import CASES
+
+        return list(CASES)
+    return list(registry.names(NAMED[operation]))
 
 
 def run(names: Sequence[str], options: Options) -> list[Row]:
     """Run operations by name, all of them for no name; return rows with machine and versions.
 
     Raises:
-        UnknownComponent: for a name that no operation has.
+        UnknownComponent, ConfigError: for names that `choose` refuses.
         BenchError: if contenders disagree on the answer.
     """
-    for name in names:
-        if name not in OPERATIONS:
-            raise UnknownComponent("operation", name, OPERATIONS)
+    chosen = choose(names, options.of)
     about = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         **hardware(),
         **versions(),
     }
     rows: list[Row] = []
-    for name in names or OPERATIONS:
+    for name in chosen:
         options.announce(f"{name} ...")
         module, _, function = OPERATIONS[name].partition(":")
         found = getattr(importlib.import_module(module), function)(options)
         found = [{**row, **about} for row in found]
         options.each(found)
         rows.extend(found)
+    if options.absent:
+        left_out = ", ".join(options.absent)
+        how = peers.install_line(options.absent)
+        options.announce(f"peers left out, not installed: {left_out}: {how}")
     return rows
 
 
@@ -164,18 +226,19 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def _size_plots(rows: Sequence[Row]) -> list[str]:
-    measures = {
-        "median_ms": ("Dense search, 20 queries, median", "ms"),
-        "words_ms": ("Search by words, 20 queries, median", "ms"),
-        "build_s": ("Building", "s"),
-        "disk_mib": ("On disk", "MiB"),
-        "memory_mib": ("Memory of the process", "MiB"),
-    }
+    measures = (
+        ("size, dense", "median_ms", "Dense search, 20 queries, median", "ms"),
+        ("size, hybrid", "median_ms", "Both lists fused, 20 queries, median", "ms"),
+        ("size, words", "median_ms", "Search by words, 20 queries, median", "ms"),
+        ("size, dense", "build_s", "Building", "s"),
+        ("size, dense", "disk_mib", "On disk", "MiB"),
+        ("size, dense", "memory_mib", "Memory of the process", "MiB"),
+    )
     parts = ["<h2>Cost against size</h2>"] if rows else []
-    for key, (title, unit) in measures.items():
+    for operation, key, title, unit in measures:
         series: dict[str, list[tuple[str, float]]] = {}
         for row in rows:
-            if key in row:
+            if row["operation"] == operation and key in row:
                 points = series.setdefault(str(row["contender"]), [])
                 points.append((f"{int(row['n']):,}", float(row[key])))
         if series:

@@ -20,6 +20,7 @@ LARGE = ("per_query", "run", "queries", "buckets")
 
 
 def evaluate(
+    context: typer.Context,
     datasets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -64,7 +65,7 @@ def evaluate(
         str | None, typer.Option("--index", metavar="FOLDER", help="Of --make-queries.")
     ] = None,
     out: Annotated[
-        str, typer.Option(metavar="FOLDER", help="Of --make-queries.")
+        str, typer.Option(metavar="FOLDER", help="Of --make-queries: a new folder.")
     ] = "synthetic-queries",
     readme: Annotated[
         str | None,
@@ -79,9 +80,10 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure retrieval and answers on evaluation sets, side by side; or diagnose them."""
-    from foveate.pipeline.evaluate import configurations, report
+    from foveate.pipeline.evaluate import configurations, report, usage
     from foveate.pipeline.evaluate.run import evaluate as run_all
 
+    usage.check_eval(usage.given(context))
     if readme is not None:
         write_readme(readme, into)
         return
@@ -100,7 +102,7 @@ def evaluate(
         for note in one.notes:
             typer.echo(f"{one.name}: {note}", err=True)
     if html is not None:
-        must_be_writable(html)
+        usage.must_be_writable(html)
     with planned(cache, k=k, n_answers=answers, fresh=fresh) as plan:
         results = run_all(found, chosen, plan)
         typer.echo(report.spent(results), err=True)
@@ -125,11 +127,14 @@ def evaluate(
 
 
 def bench(
+    context: typer.Context,
     operations: Annotated[
         list[str] | None, typer.Argument(metavar="[OPERATION]...", help="None: all there are.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Timed rounds.", min=1)] = 7,
-    n: Annotated[int, typer.Option("-n", "--n", help="Texts or passages.", min=10)] = 500,
+    n: Annotated[
+        int, typer.Option("-n", "--n", help="Texts or passages; not of kernels, size.", min=10)
+    ] = 500,
     sizes: Annotated[
         str | None, typer.Option(metavar="N,N,...", help="Of `size`: e.g. 1000,10000,100000.")
     ] = None,
@@ -147,7 +152,15 @@ def bench(
     Operations: encode, index, search, rerank, compress, kernels, size.
     """
     from foveate.pipeline.evaluate import bench as benchmarks
+    from foveate.pipeline.evaluate import usage
     from foveate.pipeline.evaluate.timing import append_csv
+
+    names = benchmarks.choose(operations or (), of or ())
+    usage.check_bench(usage.given(context), names, benchmarks.TAKERS)
+    if html is not None:
+        usage.must_be_writable(html)
+    if csv is not None:
+        usage.must_be_writable(csv, makes_folders=True)
 
     def keep(rows: list[dict[str, Any]]) -> None:
         if csv is not None:
@@ -158,13 +171,13 @@ def bench(
     options = benchmarks.Options(
         rounds=rounds,
         n=n,
-        sizes=tuple(counts(sizes)),
+        sizes=tuple(usage.counts(sizes)),
         peers=peers,
         of=tuple(of or ()),
         announce=lambda text: typer.echo(text, err=True),
         each=keep,
     )
-    rows = benchmarks.run(operations or (), options)
+    rows = benchmarks.run(names, options)
     if html is not None:
         Path(html).write_text(benchmarks.page(rows), encoding="utf-8")
     if as_json:
@@ -173,16 +186,9 @@ def bench(
 
 def write_readme(file: str, into: str | None) -> None:
     """Print a report's tables, or put them into a file."""
-    from foveate.pipeline.errors import FoveateError
     from foveate.pipeline.evaluate import markdown
 
-    try:
-        record = json.loads(Path(file).read_text(encoding="utf-8"))
-        table = markdown.readme_table(record)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FoveateError(
-            f"{file!r} is no report of `foveate eval --json`: {type(error).__name__}: {error}"
-        ) from error
+    table = markdown.readme_table(markdown.read_report(Path(file)))
     if into is None:
         typer.echo(table, nl=False)
     else:
@@ -190,55 +196,27 @@ def write_readme(file: str, into: str | None) -> None:
         typer.echo(f"wrote {into}", err=True)
 
 
-def must_be_writable(file: str) -> None:
-    """Refuse a report's place before hours go into the report.
-
-    Raises:
-        FoveateError: for a folder, or a file in a folder that is not there.
-    """
-    from foveate.pipeline.errors import FoveateError
-
-    place = Path(file).expanduser()
-    if place.is_dir() or not place.absolute().parent.is_dir():
-        raise FoveateError(f"cannot write the report to {file!r}: name a file in a folder there is")
-
-
-def counts(sizes: str | None) -> list[int]:
-    """Read '1000,10000'.
-
-    Raises:
-        ConfigError: for what is no list of whole numbers of at least 30.
-    """
-    from foveate.pipeline.errors import ConfigError
-
-    parts = (sizes or "1000,10000").split(",")
-    if not all(part.strip().isdigit() and int(part) >= 30 for part in parts):
-        raise ConfigError(
-            f"--sizes takes whole numbers of at least 30, as 1000,10000; got {sizes!r}"
-        )
-    return [int(part) for part in parts]
-
-
 def make_set(n: int, at: str | None, out: str) -> None:
     """Write a synthetic data set from an index; exit 1 if no question came of it."""
     import foveate
     from foveate.pipeline.evaluate.synthetic import make_queries
-    from foveate.pipeline.terminal import progress_bars
+    from foveate.pipeline.terminal import number, progress_bars
 
     with foveate.open(at) as engine, progress_bars() as tell:
         tally = make_queries(engine, n, Path(out), tell=tell)
-    drafts = f"{tally.unusable} drafts were unusable, {tally.not_found_again} were not found again"
+    drafts = tally.told()
     if not tally.kept:
         typer.echo(f"no question was kept: {drafts}; a larger reader writes better ones", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{out}: {tally.kept} synthetic questions; {drafts}")
+    typer.echo(f"{out}: {number(tally.kept, 'synthetic question')}; {drafts}")
 
 
 def load_all(names: list[str], split: str | None, sample: int | None) -> list[Dataset]:
     """Load what is named, or everything below FOVEATE_EVAL_DATA.
 
     Raises:
-        DatasetError: if nothing is named and the variable is not set.
+        DatasetError: if nothing is named and the variable is not set, or what is named cannot be
+            loaded.
     """
     from foveate.pipeline.evaluate import datasets as sets
 
@@ -250,6 +228,9 @@ def load_all(names: list[str], split: str | None, sample: int | None) -> list[Da
     # one that is named twice, by whatever paths, is measured once
     once = {(os.path.realpath(n) if os.path.exists(n) else n): n for n in names or [str(root)]}
     found = [d for name in once.values() for d in sets.load(name, split=split)]
+    if split is not None and not any(map(sets.has_splits, found)):
+        named = ", ".join(once.values())
+        raise sets.DatasetError(f"--split is of sets with qrels/*.tsv: {named} has none")
     called = Counter(d.name for d in found)
     if twice := next((name for name, n in called.items() if n > 1), None):
         raise sets.DatasetError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foveate.pipeline.errors import ConfigError
 from foveate.pipeline.evaluate import configurations
 from foveate.pipeline.evaluate.clocks import Stages, Tell
 from foveate.pipeline.evaluate.remembered import Remembered
@@ -34,10 +35,21 @@ class Built:
 
 
 def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """Return where indexes and results are kept: given, FOVEATE_EVAL_CACHE, or the user's cache."""
+    """Return where indexes and results are kept: given, FOVEATE_EVAL_CACHE, or the user's cache.
+
+    Raises:
+        ConfigError: for what is a file, or below one.
+    """
     named = given or os.environ.get(CACHE_VARIABLE)
     if named:
-        return Path(named).expanduser().resolve()
+        place = Path(named).expanduser().resolve()
+        there = next(p for p in (place, *place.parents) if p.exists())
+        if not there.is_dir():
+            raise ConfigError(
+                f"cannot keep indexes and results in {os.fspath(named)!r}: {str(there)!r} is a "
+                f"file; name a folder by --cache or {CACHE_VARIABLE}"
+            )
+        return place
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("foveate")) / "eval"

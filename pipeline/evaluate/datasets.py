@@ -10,10 +10,12 @@ What a folder is follows from what it holds:
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from foveate.pipeline.evaluate.sets import (
     language_of,
     sample,
 )
+from foveate.pipeline.terminal import number as counted
 
 DATA_VARIABLE = "FOVEATE_EVAL_DATA"
 SPLITS = ("test", "dev", "val", "train")
@@ -52,7 +55,7 @@ def find(name: str | os.PathLike[str]) -> Path:
     """Return the folder of a data set: a path, or a name below FOVEATE_EVAL_DATA.
 
     Raises:
-        DatasetError: if neither is a folder.
+        DatasetError: if neither is a folder; it names the sets that are there.
     """
     given = Path(name).expanduser()
     if given.is_dir():
@@ -60,8 +63,37 @@ def find(name: str | os.PathLike[str]) -> Path:
     root = os.environ.get(DATA_VARIABLE)
     if root and (Path(root).expanduser() / name).is_dir():
         return (Path(root).expanduser() / name).resolve()
-    hint = f" nor below {DATA_VARIABLE}={root}" if root else f"; {DATA_VARIABLE} is not set"
-    raise DatasetError(f"no data set {os.fspath(name)!r}: it is not a folder{hint}")
+    raise DatasetError(f"no data set {os.fspath(name)!r}: it is not a folder{_nearby(name, root)}")
+
+
+def _nearby(name: str | os.PathLike[str], root: str | None) -> str:
+    """Say where else a name was looked for, and which sets are there."""
+    if not root:
+        return f"; set {DATA_VARIABLE} to a folder of sets to call them by name"
+    place = Path(root).expanduser()
+    where = f" nor below {DATA_VARIABLE}={root}"
+    if not place.is_dir():
+        return f"{where}, which is no folder"
+    known = known_sets(place)
+    if not known:
+        return f"{where}, which holds no set"
+    close = difflib.get_close_matches(os.fspath(name), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{where}{hint} (there: {', '.join(known)})"
+
+
+def known_sets(folder: Path) -> list[str]:
+    """Return the names of the sets in a folder, told by their files' names."""
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and _is_set(p))
+
+
+def _is_set(folder: Path) -> bool:
+    try:
+        return bool(loaders(folder)) or any(
+            loaders(inner) for inner in folder.iterdir() if inner.is_dir()
+        )
+    except (OSError, DatasetError):
+        return False
 
 
 def load(name: str | os.PathLike[str], *, split: str | None = None) -> list[Dataset]:
@@ -80,7 +112,8 @@ def load(name: str | os.PathLike[str], *, split: str | None = None) -> list[Data
         if file.suffix != ".jsonl" or not _holds_questions(file):
             raise DatasetError(f"{text!r} holds no questions: expected question, answers and docs")
         return [load_questions(file)]
-    if not Path(text).is_dir() and ":" in text:
+    named = not Path(text).is_dir() and ":" in text
+    if named:
         text, _, split = text.rpartition(":")
     folder = find(text)
     found = load_folder(folder, split)
@@ -92,20 +125,35 @@ def load(name: str | os.PathLike[str], *, split: str | None = None) -> list[Data
             f"no data set in {str(folder)!r}: expected corpus.jsonl with queries.jsonl and "
             "qrels/*.tsv, captions.jsonl with images/, or *.jsonl of question, answers and docs"
         )
+    if named and not any(map(has_splits, found)):
+        raise DatasetError(
+            f"{str(folder)!r} has no split {split!r}: there are no qrels/*.tsv in it"
+        )
     return found
+
+
+def has_splits(dataset: Dataset) -> bool:
+    """Tell whether a set's judgments are files of which one is taken."""
+    folder = dataset.folder if isinstance(dataset, Retrieval) else None
+    return folder is not None and (folder / "qrels").is_dir()
 
 
 def load_folder(folder: Path, split: str | None = None) -> list[Dataset]:
     """Load one folder; an empty list if it is of no known form."""
+    return [load_one() for load_one in loaders(folder, split)]
+
+
+def loaders(folder: Path, split: str | None = None) -> list[Callable[[], Dataset]]:
+    """Return what loads each set of a folder; none if it is of no known form."""
     names = {p.name for p in folder.iterdir()}
     if "segments.jsonl" in names and "queries.jsonl" in names:
-        return [load_segments(folder)]
+        return [partial(load_segments, folder)]
     if any(n == "corpus.jsonl" or _language(n) for n in names) and "qrels" in names:
-        return [load_beir(folder, split=split)]
+        return [partial(load_beir, folder, split=split)]
     if "captions.jsonl" in names and "images" in names:
-        return [load_pictures(folder)]
+        return [partial(load_pictures, folder)]
     files = [p for p in sorted(folder.glob("*.jsonl")) if _holds_questions(p)]
-    return [load_questions(p, alone=len(files) == 1) for p in files]
+    return [partial(load_questions, p, alone=len(files) == 1) for p in files]
 
 
 def languages(folder: Path) -> list[str]:
@@ -194,22 +242,39 @@ def load_pictures(folder: Path) -> Pictures:
     Raises:
         DatasetError: if none of the captions' pictures is there.
     """
-    images, captions, missing = {}, {}, 0
-    for row in _rows(folder / "captions.jsonl"):
+    images: dict[str, Path] = {}
+    captions: dict[str, list[str]] = {}
+    missing: list[str] = []
+    file, place = folder / "captions.jsonl", folder / "images"
+    for row in _rows(file):
         if "image" not in row or not row.get("captions"):
-            raise DatasetError(f"{str(folder / 'captions.jsonl')!r} needs image and captions")
-        path = folder / "images" / str(row["image"])
-        inside = (folder / "images").resolve() in path.resolve().parents
-        if not inside or not path.is_file():
-            missing += 1
+            raise DatasetError(f"{str(file)!r} needs image and captions")
+        name = str(row["image"])
+        path = place / name
+        if place.resolve() not in path.resolve().parents or not path.is_file():
+            missing.append(name)
             continue
-        images[str(row["image"])] = path
-        given = _texts(row["captions"])
-        captions[str(row["image"])] = tuple(c for c in given if c.strip())
+        images[name] = path
+        # rows of one picture add up
+        captions.setdefault(name, []).extend(c for c in _texts(row["captions"]) if c.strip())
+    if not missing and not images:
+        raise DatasetError(f"{str(file)!r} holds no row: it needs image and captions")
+    told = _missing_pictures(missing, place) if missing else ""
     if not images:
-        raise DatasetError(f"none of the {missing} pictures named is in {str(folder / 'images')!r}")
-    notes = (f"{missing} pictures are not in images/",) if missing else ()
-    return Pictures(folder.name, images, captions, notes)
+        raise DatasetError(f"{str(file)!r}: {told}")
+    given = {name: tuple(some) for name, some in captions.items()}
+    return Pictures(folder.name, images, given, (told,) if told else ())
+
+
+def _missing_pictures(names: Sequence[str], place: Path) -> str:
+    """Say which pictures are not there; names are taken below images/."""
+    first = names[0]
+    whole = f"{counted(len(names), 'picture')} {'is' if len(names) == 1 else 'are'} not in images/"
+    hint = "names are relative to images/"
+    inner = first.removeprefix("./").removeprefix("images/")
+    if inner != first and (place / inner).is_file():
+        hint += f", so write {inner!r}"
+    return f"{whole}, such as {first!r}: {hint}"
 
 
 def load_questions(path: Path, *, alone: bool = True) -> Questions:
@@ -268,15 +333,19 @@ def _judged(dataset: Retrieval, source: Path) -> Retrieval:
     relevant = {q: docs for q, docs in dataset.qrels.items() if any(s > 0 for s in docs.values())}
     kept = [q for q, text in dataset.queries.items() if q in relevant and text.strip()]
     if not kept:
-        raise DatasetError(f"{str(source)!r} judges none of the {len(dataset.queries)} queries")
+        raise DatasetError(f"{str(source)!r} judges none of the queries ({len(dataset.queries)})")
     notes = []
     if unknown := len(set(relevant) - set(kept)):
-        notes.append(f"{unknown} judged queries have no text and were left out")
+        told = "query has no text and was" if unknown == 1 else "queries have no text and were"
+        notes.append(f"{unknown} judged {told} left out")
     ids = {record.id for record in dataset.corpus}
     if twice := len(dataset.corpus) - len(ids):
-        notes.append(f"{twice} documents have the _id of one before")
+        notes.append(
+            f"{counted(twice, 'document')} {'has' if twice == 1 else 'have'} the _id of one before"
+        )
     if absent := sum(doc not in ids for q in kept for doc in relevant[q]):
-        notes.append(f"{absent} judgments name documents that the corpus lacks")
+        what = "judgment names a document" if absent == 1 else "judgments name documents"
+        notes.append(f"{absent} {what} that the corpus lacks")
     return replace(
         dataset,
         queries={q: dataset.queries[q] for q in kept},

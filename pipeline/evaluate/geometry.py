@@ -8,6 +8,7 @@ import numpy as np
 
 from foveate.pipeline.evaluate.diagnosis import Diagnosis, at_least, at_most, unmeasured
 from foveate.pipeline.evaluate.view import View, best_by_document
+from foveate.pipeline.terminal import number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +28,8 @@ def missing_vectors(view: View) -> Diagnosis:
         return unmeasured("vectors present", "the index holds no text", rule)
     share = float(1 - view.present.mean())
     n = int((~view.present).sum())
-    says = f"{n} of {len(view.passages)} passages ({share:.1%}) have no vector"
+    of = f"{number(len(view.passages), 'passage')} ({share:.1%})"
+    says = f"{n} of {of} {'has' if n == 1 else 'have'} no vector"
     return Diagnosis("vectors present", at_most(share, 0.0, 0.001), share, says, rule)
 
 
@@ -52,9 +54,9 @@ def uniformity_of_passages(view: View) -> Diagnosis:
     rule = "log mean exp(-2 |z - z'|^2): green up to -2.0, red above -1.0"
     vectors = spread_sample(view.vectors[view.present], N_SAMPLE)
     if len(vectors) < 20:
-        return unmeasured("uniformity", f"only {len(vectors)} vectors", rule)
+        return unmeasured("uniformity", f"only {number(len(vectors), 'vector')}", rule)
     value = uniformity(vectors)
-    says = f"uniformity {value:.2f} over {len(vectors)} passages (0 is collapsed)"
+    says = f"uniformity {value:.2f} over {number(len(vectors), 'passage')} (0 is collapsed)"
     return Diagnosis("uniformity", at_most(value, -2.0, -1.0), value, says, rule)
 
 
@@ -81,12 +83,12 @@ def hubness_of_passages(view: View) -> Diagnosis:
     rule = f"skewness of {NEIGHBOURS}-occurrence: green up to 3, red above 6"
     vectors = spread_sample(view.vectors[view.present], 5000)
     if len(vectors) < 10 * NEIGHBOURS:
-        return unmeasured("hubness", f"only {len(vectors)} vectors", rule)
+        return unmeasured("hubness", f"only {number(len(vectors), 'vector')}", rule)
     counts = occurrences(vectors, NEIGHBOURS)
     value = skewness(counts)
     says = (
-        f"skewness {value:.2f}; the largest hub is near {int(counts.max())} of {len(counts)} "
-        f"passages, {float((counts == 0).mean()):.1%} are near none"
+        f"skewness {value:.2f}; the largest hub is near {int(counts.max())} of "
+        f"{number(len(counts), 'passage')}, {float((counts == 0).mean()):.1%} are near none"
     )
     return Diagnosis("hubness", at_most(value, 3.0, 6.0), value, says, rule)
 
@@ -107,7 +109,9 @@ def near_duplicates(view: View) -> Diagnosis:
         cosines[owner[rows, None] == owner[None, :]] = -1.0
         twin[rows] = cosines.max(axis=1) >= SAME_TEXT
     value = float(twin.mean())
-    says = f"{int(twin.sum())} of {len(kept)} passages ({value:.1%}) have a twin elsewhere"
+    n = int(twin.sum())
+    of = f"{number(len(kept), 'passage')} ({value:.1%})"
+    says = f"{n} of {of} {'has' if n == 1 else 'have'} a twin elsewhere"
     return Diagnosis("near-duplicates", at_most(value, 0.05, 0.20), value, says, rule)
 
 
@@ -119,12 +123,17 @@ def unreached(view: View) -> Diagnosis:
     k = min(REACH, n)
     by_chance = (1 - k / n) ** q if n else 1.0
     if by_chance > 0.2:
-        reason = f"{q} queries are too few for {n} documents: chance misses {by_chance:.0%}"
+        asked = "1 query is" if q == 1 else f"{q} queries are"
+        reason = f"{asked} too few for {number(n, 'document')}: chance misses {by_chance:.0%}"
         return unmeasured("unreached documents", reason, rule)
     reached = np.unique(np.argpartition(-best, k - 1, axis=1)[:, :k])
     share = 1 - len(reached) / n
     value = max(0.0, share - by_chance)
-    says = f"{n - len(reached)} of {n} documents ({share:.1%}) are reached by none of {q} queries"
+    n_missed = n - len(reached)
+    says = (
+        f"{n_missed} of {number(n, 'document')} ({share:.1%}) {'is' if n_missed == 1 else 'are'} "
+        f"reached by none of {q} {'query' if q == 1 else 'queries'}"
+    )
     return Diagnosis("unreached documents", at_most(value, 0.25, 0.60), value, says, rule)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Contenders = dict[str, Callable[[], Any]]
 Case = tuple[Contenders, str]
+Has = Callable[[str], bool]
+"""has(peer) -> whether it is to be timed too"""
 
 LEAST = 1e-5
 
@@ -44,7 +46,7 @@ def ragged(n: int, longest: int, dim: int, *, least: int = 1) -> tuple[Tensor, T
     return torch.nn.functional.normalize(torch.randn(int(offsets[-1]), dim), dim=1), offsets
 
 
-def maxsim(peers_too: bool) -> Case:
+def maxsim(has: Has) -> Case:
     """1,000 documents of 300 tokens of 128 dimensions, a query of 32."""
     import torch
 
@@ -66,20 +68,20 @@ def maxsim(peers_too: bool) -> Case:
         "maxsim, int8": lambda: maxsim(queries, codes),
         "torch einsum": einsum,
     }
-    if peers_too and peers.installed("maxsim-cpu"):
+    if has("maxsim-cpu"):
         score = peers.maxsim_cpu()
         rows = [row.numpy() for row in padded]
         found = torch.as_tensor(score(queries.numpy(), rows))[None]
         agree("maxsim-cpu", found, want, 1e-4)
         contenders["maxsim-cpu"] = lambda: score(queries.numpy(), rows)
-    if peers_too and peers.installed("pylate"):
+    if has("pylate"):
         late = peers.pylate_scores()
         agree("pylate", late(queries[None], padded), want, 1e-4)
         contenders["pylate"] = lambda: late(queries[None], padded)
     return contenders, check
 
 
-def attention(peers_too: bool) -> Case:
+def attention(has: Has) -> Case:
     """14 heads over 2 key heads, 1,024 tokens, causal."""
     import torch
 
@@ -100,7 +102,7 @@ def attention(peers_too: bool) -> Case:
     }, check
 
 
-def block_attention(peers_too: bool) -> Case:
+def block_attention(has: Has) -> Case:
     """A prompt of 40 passages that do not see each other, about 4,000 tokens."""
     import torch
 
@@ -127,7 +129,7 @@ def block_attention(peers_too: bool) -> Case:
     }, check
 
 
-def pooled_attention(peers_too: bool) -> Case:
+def pooled_attention(has: Has) -> Case:
     """300 items of 1..256 patches, 16 queries."""
     import torch
 
@@ -152,7 +154,7 @@ def pooled_attention(peers_too: bool) -> Case:
     }, check
 
 
-def window_attention(peers_too: bool) -> Case:
+def window_attention(has: Has) -> Case:
     """2,048 tokens in 5 documents, each seeing 20 to either side."""
     import torch
 
@@ -177,7 +179,7 @@ def window_attention(peers_too: bool) -> Case:
     return {"window_attention": ours, "torch, explicit mask": lambda: explicit(q, k, v)}, check
 
 
-def topk_attention(peers_too: bool) -> Case:
+def topk_attention(has: Has) -> Case:
     """2,048 tokens, each reading its 64 best keys."""
     import torch
 
@@ -200,7 +202,7 @@ def topk_attention(peers_too: bool) -> Case:
     }, check
 
 
-def moba(peers_too: bool) -> Case:
+def moba(has: Has) -> Case:
     """4,096 tokens, each reading 3 blocks of 256."""
     import torch
 
@@ -221,7 +223,7 @@ def moba(peers_too: bool) -> Case:
     }, check
 
 
-def quantised_score(peers_too: bool) -> Case:
+def quantised_score(has: Has) -> Case:
     """2,048 tokens in topics; blocks of little weight by 4-bit scores are skipped."""
     import torch
 
@@ -243,7 +245,7 @@ def quantised_score(peers_too: bool) -> Case:
     }, f"at tau 0 {check}"
 
 
-def sign_index(peers_too: bool) -> Case:
+def sign_index(has: Has) -> Case:
     """One row over 32,768 keys, 1,024 of them found by their signs."""
     import torch
 
@@ -261,7 +263,7 @@ def sign_index(peers_too: bool) -> Case:
     }, f"with every key {check}"
 
 
-def team_attention(peers_too: bool) -> Case:
+def team_attention(has: Has) -> Case:
     """4 rows over 32,768 keys in teams, 64 teams drawn."""
     import torch
 
@@ -280,7 +282,7 @@ def team_attention(peers_too: bool) -> Case:
     }, f"with every team {check}"
 
 
-def sinkhorn(peers_too: bool) -> Case:
+def sinkhorn(has: Has) -> Case:
     """100 documents of 1..30 sentence vectors against a query of 12."""
     import torch
 
@@ -296,7 +298,7 @@ def sinkhorn(peers_too: bool) -> Case:
     }, check
 
 
-def infonce(peers_too: bool) -> Case:
+def infonce(has: Has) -> Case:
     """2,048 pairs of 384 dimensions, forward and backward."""
     import torch
 
@@ -315,7 +317,7 @@ def infonce(peers_too: bool) -> Case:
     return {"infonce": lambda: learn(True), "whole matrix": lambda: learn(False)}, check
 
 
-CASES: dict[str, Callable[[bool], Case]] = {
+CASES: dict[str, Callable[[Has], Case]] = {
     case.__name__: case
     for case in (
         attention,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,48 @@ from foveate.pipeline.errors import FoveateError
 from foveate.pipeline.evaluate.report import UNBOUNDED, Result
 
 START, END = "<!-- eval:start -->", "<!-- eval:end -->"
+
+
+REPORT = "expected what `foveate eval SET --json > report.json` writes"
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read a --json report.
+
+    Raises:
+        FoveateError: for a file that cannot be read, or holds no such report.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FoveateError(
+            f"cannot read {str(path)!r} ({str(error.strerror).lower()}): {REPORT}"
+        ) from error
+    except ValueError as error:
+        raise FoveateError(f"{str(path)!r} is not JSON ({error}): {REPORT}") from error
+    if not isinstance(record, dict) or not isinstance(record.get("results"), list):
+        raise FoveateError(f"{str(path)!r} holds no list 'results': {REPORT}")
+    for number, result in enumerate(record["results"], start=1):
+        if lacking := _lacking(result):
+            raise FoveateError(f"{str(path)!r} result {number} has no usable {lacking!r}: {REPORT}")
+    return record
+
+
+def _lacking(result: Any) -> str | None:
+    """Return the first field of a result that the tables need and cannot use."""
+    if not isinstance(result, dict):
+        return "task"
+    kinds = {
+        "task": str,
+        "dataset": str,
+        "configuration": str,
+        "n_queries": int,
+        "measures": dict,
+        "intervals": dict,
+    }
+    return next(
+        (name for name, kind in kinds.items() if not isinstance(result.get(name), kind)), None
+    )
 
 
 def write_between(path: Path, table: str) -> None:

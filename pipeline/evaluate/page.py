@@ -19,6 +19,7 @@ from foveate.pipeline.evaluate.report import (
     sentence,
     table_rows,
 )
+from foveate.pipeline.terminal import number
 
 MANY = 12  # columns that need smaller letters
 
@@ -30,7 +31,9 @@ def page(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> s
     for section in SECTIONS:
         headings, rows = table_rows(results, section)
         if rows:
-            parts.append(f"<h2>{escape(section.capitalize())}</h2>{_table(headings, rows)}")
+            parts.append(
+                f"<h2>{escape(section.capitalize())}</h2>{_table(section, headings, rows)}"
+            )
     made = comparisons(results)
     if made:
         items = "".join(f"<li>{escape(sentence(c))}</li>" for c in made)
@@ -56,7 +59,7 @@ def _headline(results: Sequence[Result]) -> str:
     shown = ", ".join(f"<b>{escape(name)}</b>" for name in names)
     return (
         "<h1>foveate evaluation</h1>"
-        f"<p>{n} task{'s' if n != 1 else ''} under {shown or 'no configuration'}.</p>"
+        f"<p>{number(n, 'task')} under {shown or 'no configuration'}.</p>"
     )
 
 
@@ -110,7 +113,8 @@ def _section(name: str, some: Sequence[Result]) -> str:
     searched = [(str(r["configuration"]), _stage_ms(r)) for r in some if r["times"].get("search")]
     if searched:
         plot = plots.bars(searched, label="milliseconds a query", unit="ms")
-        parts.append(_figure("Median time of a query by stage", plot))
+        told = "Median time of a query (ms/query in the table), shared out by its stages' medians"
+        parts.append(_figure(told, plot))
     built = [(str(r["configuration"]), _index_seconds(r)) for r in some if r["times"].get("index")]
     if built:
         plot = plots.bars(built, label="seconds of indexing", unit="s")
@@ -128,9 +132,10 @@ def _differences(base: Result, other: Result) -> str:
     moved = [d for _, d in values if abs(d) > 1e-9]
     if not moved:
         return f"<p>{escape(other['configuration'])}: no query differs.</p>"
+    which = "query that differs" if len(moved) == 1 else f"{len(moved)} queries that differ"
     title = (
-        f"{other['configuration']} against {base['configuration']}: {measure} of the "
-        f"{len(moved)} queries that differ, of {len(values)}"
+        f"{other['configuration']} against {base['configuration']}: {measure} of the {which}, "
+        f"of {len(values)}"
     )
     named = per_query_differences(base, other, measure)
     columns = "".join(
@@ -148,22 +153,26 @@ def _figure(caption: str, body: str) -> str:
     return f"<figure><figcaption>{escape(caption)}</figcaption>{body}</figure>"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(label: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(h)}</th>" for h in headings)
     kind = " class=many" if len(headings) > MANY else ""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows
     )
     inside = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f"<div class=wide><table{kind}>{inside}</table></div>"
+    # a region that scrolls is reached by the keyboard too
+    around = f'class=wide tabindex=0 role=region aria-label="{escape(label)}"'
+    return f"<div {around}><table{kind}>{inside}</table></div>"
 
 
 def _stage_ms(result: Result) -> dict[str, float]:
-    return {
-        stage: float(values["median_ms"])
-        for stage, values in result["times"]["search"].items()
-        if stage != "total"
-    }
+    """Return {stage: ms}: the stages' medians, scaled so that they add up to the whole's median."""
+    medians = {s: float(v["median_ms"]) for s, v in result["times"]["search"].items()}
+    total = medians.pop("total", None)
+    known = sum(medians.values())
+    # medians do not add up, and the number beside a bar must be the table's
+    scale = total / known if total is not None and known else 1.0
+    return {stage: scale * ms for stage, ms in medians.items()}
 
 
 def _index_seconds(result: Result) -> dict[str, float]:

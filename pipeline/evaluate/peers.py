@@ -18,6 +18,10 @@ MODULES = {
     "pylate": "pylate",
 }
 
+EXTRA = "foveate[peers]"
+# not in the extra: what they pin may not go with the rest
+ALONE = {"pylate": "pylate"}
+
 Search = Callable[[str, int], list[int]]
 """search(query, k) -> numbers of the texts, best first"""
 
@@ -25,6 +29,12 @@ Search = Callable[[str, int], list[int]]
 def installed(name: str) -> bool:
     """Say whether a peer can be imported here."""
     return importlib.util.find_spec(MODULES[name]) is not None
+
+
+def install_line(names: Sequence[str]) -> str:
+    """Return what installs peers, as pip takes it."""
+    wanted = dict.fromkeys(ALONE.get(name, EXTRA) for name in names)
+    return "pip install " + " ".join(f"'{w}'" if "[" in w else w for w in wanted)
 
 
 def model_folder() -> Path:

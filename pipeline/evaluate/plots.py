@@ -52,7 +52,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], *, label: str, unit: s
         total = sum(amounts.values())
         body.append(
             f'<text class="value" x="{WIDTH - 4}" y="{y + 13}" text-anchor="end">'
-            f"{total:.3g} {unit}</text>"
+            f"{plain(total)} {unit}</text>"
         )
     return _svg(LINE * len(rows) + 4, body, label) + legend(parts)
 
@@ -94,7 +94,7 @@ def lines(
         body.append(
             f'<line class="grid" x1="{left}" x2="{width - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="value" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{_plain(top * share)}</text>"
+            f"{plain(top * share)}</text>"
         )
     for number, place in enumerate(places):
         x = left + across * number
@@ -125,7 +125,7 @@ def legend(names: Sequence[str]) -> str:
     return f'<p class="legend">{items}</p>'
 
 
-def _plain(value: float) -> str:
+def plain(value: float) -> str:
     """Return three significant digits without an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 

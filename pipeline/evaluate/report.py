@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from foveate.pipeline.evaluate import compare
+from foveate.pipeline.evaluate import compare, plots
+from foveate.pipeline.terminal import number as counted
 
 Result = Mapping[str, Any]
 
@@ -139,7 +140,7 @@ def cell(value: float | None, measure: str) -> str:
 
 def query_ms(result: Result) -> str:
     total = result["times"].get("search", {}).get("total")
-    return f"{total['median_ms']:.0f}" if total else "-"
+    return plots.plain(total["median_ms"]) if total else "-"
 
 
 def compress_ms(result: Result) -> str:
@@ -160,8 +161,8 @@ def spent(results: Sequence[Result]) -> str:
     # both directions of a picture set share one run
     pairs = {(r["times"]["total_s"], r["times"].get("cpu_s", 0.0)) for r in results}
     wall, cpu = (sum(pair[i] for pair in pairs) / 60 for i in (0, 1))
-    counted = f"{len(results)} result{'s' if len(results) != 1 else ''}"
-    return f"{counted} took {wall:.1f} min when made, {cpu:.1f} min of processor time"
+    made = counted(len(results), "result")
+    return f"{made} took {wall:.1f} min when made, {cpu:.1f} min of processor time"
 
 
 def print_tables(results: Sequence[Result], diagnoses: Sequence[Mapping[str, Any]]) -> None:

@@ -43,7 +43,9 @@ def evaluate(
             place = result_file(dataset, configuration, plan)
             if place.is_file() and not plan.fresh:
                 plan.announce(f"{step}{configuration.name}: kept from before")
-                results.extend(json.loads(place.read_text()))
+                kept = json.loads(place.read_text())
+                results.extend(kept)
+                tell_if_none(kept, dataset, plan)
                 continue
             plan.announce(f"{step}{configuration.name}")
             started, cpu = time.perf_counter(), time.process_time()
@@ -58,7 +60,14 @@ def evaluate(
             aside.write_text(json.dumps(found))
             aside.replace(place)
             results.extend(found)
+            tell_if_none(found, dataset, plan)
     return results
+
+
+def tell_if_none(found: Sequence[Mapping[str, Any]], dataset: Dataset, plan: Plan) -> None:
+    """Say that a run and a data set do not go together, where it has no result."""
+    if not found:
+        plan.announce(f"  left out: it does not apply to {dataset.name} ({dataset.kind})")
 
 
 def result_file(dataset: Dataset, configuration: Configuration, plan: Plan) -> Path:

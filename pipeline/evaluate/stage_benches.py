@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foveate.pipeline.errors import FoveateError, UnknownComponent
+from foveate.pipeline.errors import FoveateError
 from foveate.pipeline.evaluate.bench import BenchError, Options, Row, rows_of
 from foveate.pipeline.evaluate.benches import build_ours, texts_of, write_corpus
 from foveate.pipeline.evaluate.kernel_cases import CASES
 from foveate.pipeline.evaluate.timing import interleave
+from foveate.pipeline.terminal import number
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
@@ -52,7 +53,8 @@ def compress(options: Options) -> list[Row]:
             ]
             if not spans or sum(map(count, spans)) > budget:
                 raise BenchError(
-                    f"compress: expected up to {budget} tokens, got {sum(map(count, spans))}"
+                    f"compress: expected up to {number(budget, 'token')}, got "
+                    f"{sum(map(count, spans))}"
                 )
         return lambda: [made.compress(q, h, n, count_tokens=count) for q, h, n in jobs]
 
@@ -69,7 +71,7 @@ def stages(
     """Time the registered stages of a kind; one that cannot run here is told and left out."""
     from foveate.pipeline import refine, registry
 
-    names = wanted(kind, registry.names(kind), options.of)
+    names = wanted(registry.names(kind), options.of)
     contenders: dict[str, Callable[[], Any]] = {}
     with searched(options.n, N_HITS[kind]) as (engine, asked):
         lent = engine.refinery.resources
@@ -100,26 +102,19 @@ def kernels(options: Options) -> list[Row]:
     import torch
 
     rows = []
-    for name in wanted("kernel", CASES, options.of):
+    for name in wanted(CASES, options.of):
         options.announce(f"  {name}")
         torch.manual_seed(0)
-        contenders, check = CASES[name](options.peers)
+        contenders, check = CASES[name](options.has)
         timings = interleave(contenders, rounds=options.rounds)
         shape = (CASES[name].__doc__ or "").strip().rstrip(".")
         rows += rows_of(f"kernel {name}", timings, n=1, check=f"{shape}; {check}")
     return rows
 
 
-def wanted(kind: str, known: Sequence[str] | dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Return the names that are asked for, all of them for none.
-
-    Raises:
-        UnknownComponent: for a name that is not known.
-    """
-    for name in names:
-        if name not in known:
-            raise UnknownComponent(kind, name, known)
-    return list(names or known)
+def wanted(known: Sequence[str] | dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the names that are asked for and known here, all that are known for none."""
+    return [name for name in names if name in known] or list(known)
 
 
 def check_order(found: Sequence[Hit], hits: Sequence[Hit], k: int) -> None:
@@ -131,7 +126,9 @@ def check_order(found: Sequence[Hit], hits: Sequence[Hit], k: int) -> None:
     ids = [hit.passage.id for hit in found]
     given = {hit.passage.id for hit in hits}
     if len(ids) != min(k, len(given)) or len(set(ids)) != len(ids) or not set(ids) <= given:
-        raise BenchError(f"rerank: expected {k} of the {len(given)} hits, once each, got {ids}")
+        raise BenchError(
+            f"rerank: expected {k} of {number(len(given), 'hit')}, once each, got {ids}"
+        )
     keys = [(-hit.score, hit.passage.id) for hit in found]
     if keys != sorted(keys):
         raise BenchError("rerank: the hits are not in the order of their scores")

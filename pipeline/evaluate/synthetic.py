@@ -18,6 +18,7 @@ from foveate.pipeline import terms
 from foveate.pipeline.errors import FoveateError
 from foveate.pipeline.evaluate.corpora import write_rows
 from foveate.pipeline.evaluate.view import TEXTS, all_passages
+from foveate.pipeline.terminal import number
 
 if TYPE_CHECKING:
     from foveate.pipeline.engine import Engine
@@ -58,6 +59,14 @@ class Tally:
     kept: int = 0
     unusable: int = 0
     not_found_again: int = 0
+
+    def told(self) -> str:
+        """Say what became of the drafts that were not kept."""
+        first, second = ("was" if n == 1 else "were" for n in (self.unusable, self.not_found_again))
+        return (
+            f"{number(self.unusable, 'draft')} {first} unusable, "
+            f"{self.not_found_again} {second} not found again"
+        )
 
 
 def make_queries(
@@ -194,9 +203,9 @@ def save(
     (folder / "qrels" / "test.tsv").write_text("\n".join([head, *lines]) + "\n")
     (folder / "README.md").write_text(
         "# Synthetic questions\n\n"
-        f"{tally.kept} questions written by {writer} from sampled passages. {tally.unusable} "
-        f"drafts were unusable; {tally.not_found_again} were dropped because the index did not "
-        f"find their passage among its first {ROUND_TRIP}. The other passages were not judged.\n\n"
+        f"{number(tally.kept, 'question')} written by {writer} from sampled passages; "
+        f"{tally.told()}: its passage was not among the first {ROUND_TRIP} that the index found. "
+        "The other passages were not judged.\n\n"
         "Use it to compare settings on this corpus, not as a measure of how good they are: it "
         "favours the index that filtered it.\n",
         encoding="utf-8",

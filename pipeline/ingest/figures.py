@@ -50,6 +50,8 @@ class Figures:
         if self._n_over:
             limit = self._options.max_pictures
             notes.append(
-                Note("truncated", f"{self._n_over} pictures over ingest.max_pictures = {limit}")
+                Note(
+                    "truncated", f"pictures left out: {self._n_over}; ingest.max_pictures = {limit}"
+                )
             )
         return tuple(notes)

@@ -63,7 +63,7 @@ def open_picture(
     with _opened(data, max_pixels) as image:
         frames = pages_of(image, max_pixels)
         if not 1 <= page <= len(frames):
-            raise LoadError(f"the picture has {len(frames)} pages, not page {page}")
+            raise LoadError(f"the picture has no page {page}: its last is {len(frames)}")
         _seek(image, frames[page - 1], max_pixels)
         return _decode(image)[0]
 
@@ -172,7 +172,7 @@ class _Reader:
         if not spans:
             return None
         start, end = spans[0][0], spans[-1][1]
-        self._note("ocr", f"{end - start} characters read by OCR", number)
+        self._note("ocr", f"read by OCR, characters: {end - start}", number)
         return start, end
 
 

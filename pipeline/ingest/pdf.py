@@ -289,11 +289,11 @@ class _Reader:
         if self.n_left_out:
             self._note(
                 "truncated",
-                f"{self.n_left_out} pictures left out: ingest.max_pictures = "
+                f"pictures left out: {self.n_left_out}; ingest.max_pictures = "
                 f"{self.options.max_pictures}",
             )
         if not self.composer.text().strip():
-            self._note("empty", f"no text found on any of {n_read} pages")
+            self._note("empty", f"no text found on any page, {n_read} read")
 
     def _first_heading(self, text: str) -> str | None:
         """Return the topmost heading of the first page as a title."""

@@ -61,7 +61,7 @@ def open_pdf(data: bytes, passwords: Sequence[str] = ()) -> Any:
             if code != pdfium.FPDF_ERR_PASSWORD:
                 raise LoadError(_reason(data, code)) from error
     n_given = len(passwords)
-    wrong = f" (none of the {n_given} passwords given opens it)" if n_given else ""
+    wrong = f" (none that was given opens it: {n_given} tried)" if n_given else ""
     raise LoadError(f"the PDF is encrypted: give --password{wrong}")
 
 
@@ -144,7 +144,7 @@ def render_page(
             data = handle.read()
     with PDFIUM, contextlib.closing(open_pdf(data, passwords)) as document:
         if not 1 <= page <= len(document):
-            raise LoadError(f"the PDF has {len(document)} pages, not page {page}")
+            raise LoadError(f"the PDF has no page {page}: its last is {len(document)}")
         with open_page(document, page - 1) as opened:
             return rasterize(opened, long_side_px)
 

@@ -53,7 +53,8 @@ def _document(file: OpenedFile, options: IngestOptions, book: Any) -> Document:
         limit = options.max_text_chars
         notes.append(Note("truncated", f"text cut at ingest.max_text_chars = {limit}"))
     if n := _unstored_formulas(file, options):
-        notes.append(Note("info", f"{n} formulas have no stored value; open and save the workbook"))
+        told = f"formulas without a stored value: {n}; open and save the workbook"
+        notes.append(Note("info", told))
     title, language, metadata = core_properties(book.properties)
     tables = [block for block in builder.blocks if block.kind == "table"]
     return Document(

@@ -95,7 +95,7 @@ def test_index_warns_of_texts_that_the_encoder_was_not_trained_on(call, tmp_path
     (tmp_path / "docs" / "de.txt").write_text(german * 4)
     code, out, _ = call("index", tmp_path / "docs", "--index", tmp_path / "x.fov")
     assert code == 0
-    assert "warning: 1 sources are in languages that the text encoder was not trained on" in out
+    assert "warning: 1 source is in a language that the text encoder was not trained on" in out
 
 
 def test_index_again_encodes_nothing(ask_json, folder, place):
@@ -165,6 +165,27 @@ def test_search_narrows_by_filter_type_and_modality(call, ask_json, place):
     code, out, err = call("search", "x", "--where", "name = 'none'", "--index", place)
     assert (code, out) == (1, "")
     assert err == "foveate: nothing found\n"
+
+
+def test_a_filter_by_a_field_that_no_source_has_says_so(call, tmp_path):
+    (tmp_path / "a.md").write_text("---\nauthor: Ada\nrank: 3\n---\nA worn chain is replaced.\n")
+    at = ("--index", tmp_path / "x.fov")
+    assert call("index", tmp_path / "a.md", *at)[0] == 0
+    for where in ("author = 'Ada'", "rank > 2 and year > 0", "not author = 'Bo'"):
+        code, _, err = call("search", "worn chain", "--where", where, *at)
+        assert (code, err) == (0, "")
+    told = (
+        "foveate: --where: no source has a field 'auhtor'; did you mean 'author'? (there are: "
+        "modality, type, path, name, page, size, modified, language, title, year, author, rank)\n"
+    )
+    code, out, err = call("search", "worn chain", "--where", "auhtor = 'Ada'", *at)
+    assert (code, out, err) == (1, "", told + "foveate: nothing found\n")
+    # it may still find something, and be as wrong
+    code, out, err = call("search", "chain", "--where", "not auhtor = 'Ada'", "--json", *at)
+    assert (code, err) == (0, told)
+    assert json.loads(out)["hits"]
+    _, _, err = call("ask", "What is replaced?", "--where", "auhtor = 'A' or zzz = 1", *at)
+    assert err.startswith("foveate: --where: no source has a field 'auhtor' or 'zzz';")
 
 
 def test_explain_shows_every_stage(call, place):
@@ -380,6 +401,8 @@ def test_any_k_is_answered_or_refused(call, ask_json, place):
         ["search", "x", "--depth"],
         ["search", "x", "-k", "many"],
         ["status", "--state", "gone"],
+        ["ask", "x", "--rewrite", "reader"],
+        ["show", "1", "--crop"],
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(call, place, args):
@@ -475,7 +498,17 @@ def test_a_closed_pipe_is_no_error(place):
     assert done.returncode == 0
 
 
-def test_ctrl_c_is_one_line_and_exit_130(tmp_path):
+STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+def default_signals():
+    """Undo what a shell's background job ignores, and so would its children."""
+    for number, _ in STOPS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(("stop", "code"), STOPS)
+def test_a_stopped_index_is_one_line_and_goes_on(tmp_path, stop, code):
     folder = tmp_path / "in"
     folder.mkdir()
     for n in range(3000):
@@ -486,22 +519,59 @@ def test_ctrl_c_is_one_line_and_exit_130(tmp_path):
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # a shell's background job ignores the signal, and so would its children
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=default_signals,
     ) as job:
         for _ in range(600):
             if place.exists():
                 break
             time.sleep(0.05)
         time.sleep(1.0)
-        job.send_signal(signal.SIGINT)
+        job.send_signal(stop)
         _, err = job.communicate(timeout=60)
-    assert job.returncode == 130
+    assert job.returncode == code
     assert err.decode().strip() == "foveate: interrupted; what was committed is kept"
     done = subprocess.run(
         [*FOVEATE, "status", "--json", "--index", str(place)], capture_output=True
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("stop", "code"), STOPS)
+def test_a_stopped_evaluation_is_one_line(tmp_path, stop, code):
+    docs = tmp_path / "many"
+    (docs / "qrels").mkdir(parents=True)
+    rows = ({"_id": f"d{n}", "text": f"Note {n}. {BICYCLE * 20}"} for n in range(3000))
+    (docs / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (docs / "queries.jsonl").write_text('{"_id": "q", "text": "a worn chain"}\n')
+    (docs / "qrels" / "test.tsv").write_text("q\td1\t1\n")
+    command = [*FOVEATE, "eval", str(docs), "--cache", str(tmp_path / "cache")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=default_signals
+    ) as job:
+        begun = job.stderr.readline()
+        time.sleep(1.0)
+        job.send_signal(stop)
+        out, err = job.communicate(timeout=60)
+    assert begun == b"[1/1] many, offline\n"
+    assert (job.returncode, out) == (code, b"")
+    assert err.decode() == "foveate: interrupted; what was committed is kept\n"
+
+
+def test_a_signal_that_is_ignored_from_outside_stays_ignored():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with cli.ended_as_interrupted(["index"]) as stops:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stops == []
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with cli.ended_as_interrupted(["--debug", "serve"]):
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with pytest.raises(KeyboardInterrupt), cli.ended_as_interrupted(["index"]) as stops:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stops == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def on_a_terminal(args, **env):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 
 import pytest
 
@@ -31,8 +33,8 @@ def test_trec_judgments_and_ones_without_a_header(beir):
     (found,) = datasets.load(beir)
     assert found.qrels == {"q0": {"d0": 1}, "q1": {"d1": 1, "d77": 1}}
     assert found.notes == (
-        "1 judged queries have no text and were left out",
-        "1 judgments name documents that the corpus lacks",
+        "1 judged query has no text and was left out",
+        "1 judgment names a document that the corpus lacks",
     )
 
 
@@ -41,6 +43,37 @@ def test_a_set_is_found_by_name_below_the_variable(beir, monkeypatch):
     assert datasets.load("toy")[0].name == "toy"
     with pytest.raises(DatasetError, match="no data set 'nothing'"):
         datasets.load("nothing")
+
+
+def test_an_unknown_set_lists_what_is_there(beir, question_set, picture_set, monkeypatch, tmp_path):
+    root = beir.parent
+    (root / "notes").mkdir()
+    shutil.copytree(question_set, root / "group" / "inner")
+    (root / "broken").mkdir()
+    (root / "broken" / "a.jsonl").write_text("no JSON\n")
+    monkeypatch.setenv("FOVEATE_EVAL_DATA", str(root))
+    message = (
+        f"no data set 'toi': it is not a folder nor below FOVEATE_EVAL_DATA={root}; did you mean "
+        "'toy'? (there: group, photos, qa_toy, toy)"
+    )
+    for name in ("toi", "toi:train"):
+        with pytest.raises(DatasetError, match=f"^{re.escape(message)}$"):
+            datasets.load(name)
+    monkeypatch.setenv("FOVEATE_EVAL_DATA", str(root / "notes"))
+    with pytest.raises(DatasetError, match=r"notes, which holds no set$"):
+        datasets.load("toi")
+    monkeypatch.setenv("FOVEATE_EVAL_DATA", str(root / "none"))
+    with pytest.raises(DatasetError, match=r"none, which is no folder$"):
+        datasets.load("toi")
+    monkeypatch.delenv("FOVEATE_EVAL_DATA")
+    with pytest.raises(DatasetError, match="set FOVEATE_EVAL_DATA to a folder of sets"):
+        datasets.load("toi")
+
+
+def test_a_split_of_a_set_that_has_none_is_refused(picture_set, beir):
+    with pytest.raises(DatasetError, match="photos' has no split 'train': there are no qrels"):
+        datasets.load(f"{picture_set}:train")
+    assert datasets.load(f"{beir}:train")[0].name == "toy:train"
 
 
 def test_a_folder_of_sets_gives_them_all(beir, question_set, picture_set):
@@ -57,8 +90,33 @@ def test_pictures_leave_out_what_is_not_there(picture_set):
     assert isinstance(found, Pictures)
     assert list(found.images) == ["red.png", "green.png", "blue.png"]
     assert found.captions["red.png"] == ("a red wall", "all red")
-    assert found.notes == ("1 pictures are not in images/",)
+    told = "1 picture is not in images/, such as 'gone.png': names are relative to images/"
+    assert found.notes == (told,)
     assert found.n_queries == 6 + 3
+
+
+def test_captions_say_that_names_are_relative(picture_set):
+    file = picture_set / "captions.jsonl"
+    named = [{"image": f"images/{n}.png", "captions": ["a wall"]} for n in ("red", "blue")]
+    rows(file, *named)
+    message = (
+        f"{str(file)!r}: 2 pictures are not in images/, such as 'images/red.png': names are "
+        "relative to images/, so write 'red.png'"
+    )
+    with pytest.raises(DatasetError, match=f"^{re.escape(message)}$"):
+        datasets.load(picture_set)
+    rows(file, {"image": "images/green.jpg", "captions": ["a wall"]})
+    with pytest.raises(DatasetError, match=r"'images/green.jpg': names are relative to images/$"):
+        datasets.load(picture_set)
+    rows(file)
+    with pytest.raises(DatasetError, match=r"captions.jsonl' holds no row"):
+        datasets.load(picture_set)
+
+
+def test_rows_of_one_picture_add_up(picture_set):
+    named = [{"image": "red.png", "captions": [c]} for c in ("a wall", "all red")]
+    rows(picture_set / "captions.jsonl", *named)
+    assert datasets.load(picture_set)[0].captions == {"red.png": ("a wall", "all red")}
 
 
 def test_questions_and_several_files_of_them(question_set):
@@ -201,7 +259,8 @@ def test_pictures_outside_the_folder_are_not_read(tmp_path, picture_set):
     outside = tmp_path / "outside.png"
     outside.write_bytes((picture_set / "images" / first["image"]).read_bytes())
     rows(picture_set / "captions.jsonl", first, {"image": str(outside), "captions": ["a"]})
-    assert datasets.load(picture_set)[0].notes == ("1 pictures are not in images/",)
+    (note,) = datasets.load(picture_set)[0].notes
+    assert note.startswith("1 picture is not in images/, such as '/")
 
 
 def test_what_a_line_of_beir_must_be(beir):
@@ -222,8 +281,8 @@ def test_what_a_line_of_beir_must_be(beir):
     (found,) = datasets.load(beir)
     assert dict(found.queries) == {"q1": "pears"}
     assert found.notes == (
-        "1 judged queries have no text and were left out",
-        "1 documents have the _id of one before",
+        "1 judged query has no text and was left out",
+        "1 document has the _id of one before",
     )
 
 

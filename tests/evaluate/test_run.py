@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -127,6 +128,43 @@ def test_report_holds_every_run_and_needs_no_network(beir, plan):
     assert (made["base"], made["other"], made["p"]) == ("offline", "mode=words", 1.0)
 
 
+def test_the_time_beside_a_bar_is_that_of_the_table(beir, plan):
+    (result,) = run.evaluate(datasets.load(beir), configurations.gather(), plan)
+    search = result["times"]["search"]
+    for total in (0.126, 12.34, 1234.6):
+        search["total"] = {"median_ms": total, "p95_ms": total}
+        headings, ((*_, cell),) = report.table_rows([result], "retrieval")
+        assert headings[-1] == "ms/query"
+        text = page.page([result], [])
+        figure = text[text.index("(ms/query in the table)") :].split("</figure>")[0]
+        (value,) = re.findall(r'class="value"[^>]*>([^<]*)<', figure)
+        assert value == f"{cell} ms"
+        parts = re.findall(r"<title>[^:]*: (.*?) ms</title>", figure)
+        assert sum(map(float, parts)) == pytest.approx(total, rel=0.01)
+    assert cell == "1,235"
+
+
+def test_a_table_that_scrolls_shows_it(beir, plan):
+    text = page.page(run.evaluate(datasets.load(beir), configurations.gather(), plan), [])
+    assert '<div class=wide tabindex=0 role=region aria-label="retrieval"><table' in text
+    (style,) = re.findall(r"\.wide \{(.*?)\}", text, re.DOTALL)
+    # covers that move with the table over shadows that stay at the edges
+    assert (style.count("local"), style.count("scroll,") + style.count("scroll;")) == (2, 2)
+
+
+def test_a_run_that_does_not_apply_is_told(picture_set, tmp_path):
+    lines = []
+    plan = Plan(tmp_path / "cache", announce=lines.append)
+    chosen = configurations.gather(baselines=["bm25"])[1:]
+    for told in ("", ": kept from before"):
+        assert run.evaluate(datasets.load(picture_set), chosen, plan) == []
+        assert lines == [
+            f"[1/1] photos, bm25{told}",
+            "  left out: it does not apply to photos (pictures)",
+        ]
+        lines.clear()
+
+
 def test_readme_table_comes_from_the_json(beir, question_set, plan):
     sets = [*datasets.load(beir), *datasets.load(question_set)]
     results = run.evaluate(sets, configurations.gather(), plan)
@@ -159,3 +197,4 @@ def test_time_of_both_directions_of_pictures_counts_once():
     assert report.spent([both, both, old]) == (
         "3 results took 2.0 min when made, 1.0 min of processor time"
     )
+    assert report.spent([old]).startswith("1 result took")

@@ -61,7 +61,10 @@ def test_questions_become_a_data_set_that_is_marked(engine, tmp_path):
     assert all(q.startswith("How old is the") for q in dataset.queries.values())
     rows = [json.loads(line) for line in (out / "queries.jsonl").read_text().splitlines()]
     assert all(row["synthetic"] and row["written_by"] == "asker" for row in rows)
-    assert "synthetic" in (out / "README.md").read_text().lower()
+    told = (out / "README.md").read_text()
+    assert "synthetic" in told.lower()
+    assert "5 questions written by asker from sampled passages; 1 draft was unusable, " in told
+    assert "0 were not found again: its passage" in told
     texts = {r.id: r.text for r in dataset.corpus}
     for query, judged in dataset.qrels.items():
         topic = dataset.queries[query].split()[4]
@@ -75,6 +78,11 @@ def test_a_text_cannot_close_its_fence(engine, tmp_path):
     assert len(opened) == len(asker.prompts)
     for prompt in asker.prompts:
         assert prompt.rstrip().endswith(f"</text {prompt.split('<text ')[1][:12]}>")
+
+
+def test_drafts_are_counted_in_words():
+    told = synthetic.Tally(kept=1, unusable=2, not_found_again=1).told()
+    assert told == "2 drafts were unusable, 1 was not found again"
 
 
 def test_where_no_question_is_kept_no_folder_is_left(engine, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foveate.index import filters
+from foveate.index import filters, reading
 from foveate.index.filters import Both, Comparison, Either, Not
 from foveate.pipeline.errors import QueryError
 
@@ -198,6 +198,25 @@ MISTAKES = [
 def test_mistakes_are_named_with_their_place(text, message):
     with pytest.raises(QueryError, match=message):
         filters.parse(text)
+
+
+def test_fields_that_no_source_has_are_named(index):
+    assert index.unknown_fields(None) == []
+    assert index.unknown_fields("type = 'x' and year = 3") == []
+    assert index.unknown_fields("n = 1 or (flag = true and not s = 'x')") == []
+    assert index.unknown_fields("m = 1 or not (nn > 2 or n = 1) or m = 2") == ["m", "nn"]
+    # a built-in's name that is written as metadata's is metadata's
+    assert index.unknown_fields("meta.type = 'x'") == ["type"]
+    assert index.field_names() == ["d", "deep.x", "deep.y", "flag", "n", "s", "tags"]
+    assert index.field_names(2) == ["d", "deep.x"]
+
+
+def test_fields_are_looked_up_in_their_indexes(index):
+    with index._catalog.snapshot() as db:
+        for column in ("text", "number"):
+            sql = reading.NEXT_FIELD.format(sign=">=", column=column)
+            (plan,) = db.execute(f"EXPLAIN QUERY PLAN {sql}", ("a",)).fetchall()
+            assert f"USING COVERING INDEX fields_{column} (name>?)" in plan[3]
 
 
 def test_a_very_long_filter_runs(index):

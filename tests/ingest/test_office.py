@@ -112,7 +112,7 @@ def test_xlsx(read_bytes):
         "owl | 2024-05-06 07:08:00 | 3 | FALSE"
     )
     assert len(document.page_starts) == 3
-    assert "1 formulas have no stored value" in document.notes[0].message
+    assert "formulas without a stored value: 1;" in document.notes[0].message
     table = next(b for b in document.blocks if b.kind == "table")
     assert document.text[slice(*table.header)] == "name | day | share | ok | sum"
 

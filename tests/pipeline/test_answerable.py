@@ -111,7 +111,7 @@ def test_the_order_of_the_passages_hardly_changes_the_score(encoder):
 
 
 @pytest.mark.parametrize(
-    "question,cited,want",
+    ("question", "cited", "want"),
     [
         ("How often do the boats get paint?", [TOWER], "boats"),
         ("How often do the boats get paint?", [BOATS], None),

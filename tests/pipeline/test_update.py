@@ -299,7 +299,7 @@ def test_a_foreign_text_under_an_english_encoder_is_warned_of(tmp_path: Path) ->
         german = "Die Brücke über den Fluss wurde aus Stein und Eisen gebaut und hält noch heute. "
         write(tmp_path / "docs" / "de.txt", german * 4)
         (warning,) = engine.add(tmp_path / "docs").warnings
-        assert "1 sources are in languages" in warning
+        assert "1 source is in a language" in warning
         assert "(1 de)" in warning
     with make(tmp_path / "ix2") as engine:
         assert engine.add(tmp_path / "docs").warnings == []
