@@ -188,7 +188,7 @@ def test_bad_judgments_are_named(beir):
     with pytest.raises(DatasetError, match=r"line 2: expected query-id, corpus-id, score"):
         datasets.load(beir)
     file.write_text("query-id\tcorpus-id\tscore\nother\td0\t1\n")
-    with pytest.raises(DatasetError, match="judges none of the 3 queries"):
+    with pytest.raises(DatasetError, match=r"judges none of the queries \(3\)"):
         datasets.load(beir)
     file.unlink()
     (beir / "qrels" / "train.tsv").unlink()
