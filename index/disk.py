@@ -166,6 +166,11 @@ class DiskIndex:
             found = reading.find_passage(db, str(label_or_id))
             return self._views.reader.passages(db, generation(db), [found])[0]
 
+    def first_label(self, path: str) -> str | None:
+        """Return the label of a file's first passage, None where the file has none."""
+        with self._catalog.snapshot() as db:
+            return reading.first_label(db, path)
+
     def neighbours(self, passage: Passage, before: int, after: int) -> list[Passage]:
         """Return the passages around one in its source, itself among them, in order."""
         with self._catalog.snapshot() as db:

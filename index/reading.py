@@ -183,6 +183,17 @@ def find_passage(db: sqlite3.Connection, name: str) -> int:
     return int(rows[0][0])
 
 
+def first_label(db: sqlite3.Connection, path: str) -> str | None:
+    """Return the label of a file's first passage, None where the file has none."""
+    row = db.execute(
+        "SELECT s.id, p.number FROM files f JOIN holdings h ON h.file = f.row "
+        "JOIN sources s ON s.row = h.source JOIN passages p ON p.source = s.row "
+        "WHERE f.raw = ? ORDER BY h.line, p.number LIMIT 1",
+        (records.path_bytes(path),),
+    ).fetchone()
+    return None if row is None else f"{row[0][:12]}:{row[1]}"
+
+
 def neighbour_ids(db: sqlite3.Connection, passage: Passage, before: int, after: int) -> list[int]:
     """Return ids of the passages of the same source with numbers around this one's."""
     rows = db.execute(

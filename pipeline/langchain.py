@@ -26,7 +26,7 @@ try:
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
-    from pydantic import ConfigDict, Field
+    from pydantic import BaseModel, ConfigDict, Field
 except ImportError as error:
     raise MissingExtra(
         "foveate.pipeline.langchain",
@@ -37,7 +37,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from foveate.pipeline.protocols import Encoder
 
-from foveate.pipeline.vectorstore import FoveateVectorStore
+from foveate.pipeline.vectorstore import FoveateVectorStore, check_names
 
 __all__ = ["FoveateCompressor", "FoveateEmbeddings", "FoveateRetriever", "FoveateVectorStore"]
 
@@ -61,13 +61,20 @@ class FoveateRetriever(BaseRetriever):
     group: str | None = None
     rerank: Any = None
 
+    def __init__(self, **options: Any) -> None:
+        """Take the fields above; an unknown one is a TypeError, not passed over."""
+        check_names(type(self).__name__, options, type(self).model_fields)
+        super().__init__(**options)
+
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None, **options: Any) -> FoveateRetriever:
         """Open an index and a retriever on it; options are the fields above.
 
         Raises:
             IndexNotFound: if there is no index.
+            TypeError: for an option that is no field.
         """
+        check_names(f"{cls.__name__}.open", options, fields_of(cls))
         return cls(engine=open_index(path), **options)
 
     def _get_relevant_documents(
@@ -83,6 +90,11 @@ class FoveateRetriever(BaseRetriever):
             **options,
         }
         return [document_of(hit) for hit in self.engine.search(query, **chosen)]
+
+
+def fields_of(kind: type[BaseModel]) -> list[str]:
+    """Return the fields that `open` takes: all but the engine, which it makes."""
+    return [name for name in kind.model_fields if name != "engine"]
 
 
 def document_of(hit: Hit) -> Document:
@@ -158,9 +170,19 @@ class FoveateCompressor(BaseDocumentCompressor):
     budget_tokens: int = 512
     options: dict[str, Any] = Field(default_factory=dict)
 
+    def __init__(self, **options: Any) -> None:
+        """Take the fields above; an unknown one is a TypeError, not passed over."""
+        check_names(type(self).__name__, options, type(self).model_fields)
+        super().__init__(**options)
+
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None, **options: Any) -> FoveateCompressor:
-        """Open an index, whose encoders and reader are used, and a compressor on it."""
+        """Open an index, whose encoders and reader are used, and a compressor on it.
+
+        Raises:
+            TypeError: for an option that is no field.
+        """
+        check_names(f"{cls.__name__}.open", options, fields_of(cls))
         return cls(engine=open_index(path), **options)
 
     def compress_documents(

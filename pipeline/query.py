@@ -6,7 +6,7 @@ import os
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from foveate.pipeline.errors import QueryError
 from foveate.pipeline.types import MODALITIES, Modality
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Mode = Literal["hybrid", "dense", "words", "late"]
+N_FIELDS = 30  # metadata fields that are listed
 MODES: tuple[Mode, ...] = ("hybrid", "dense", "words", "late")
 
 
@@ -78,6 +79,27 @@ def parse(
         group="source" if group else None,
         collapse=collapse,
     )
+
+
+def unknown_fields(index: Any, where: str | None) -> str | None:
+    """Say which fields of a filter no source has: what is found is then for another reason.
+
+    Raises:
+        QueryError: for a filter that cannot be read.
+    """
+    import difflib
+
+    from foveate.index.filters import BUILT_IN
+
+    unknown = index.unknown_fields(where if where and where.strip() else None)
+    if not unknown:
+        return None
+    held = index.field_names(N_FIELDS + 1)
+    close = difflib.get_close_matches(unknown[0], [*BUILT_IN, *held], n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    there = ", ".join([*BUILT_IN, *held[:N_FIELDS]]) + (", ..." if len(held) > N_FIELDS else "")
+    names = " or ".join(map(repr, unknown))
+    return f"no source has a field {names}{hint} (there are: {there})"
 
 
 def _tidy(text: str) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from foveate.pipeline.terminal import excerpt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from foveate.pipeline.types import Answer, Box, Citation, FileRecord, Hit, Note, Passage
+
+DIGITS = 6
 
 
 def dump(record: Mapping[str, Any]) -> str:
@@ -23,8 +26,18 @@ def dump(record: Mapping[str, Any]) -> str:
     return text
 
 
+def rounded(value: Any) -> Any:
+    """Return JSON types with every number cut to the digits that single precision tells apart."""
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def box(value: Box) -> list[float]:
-    return [value.x0, value.y0, value.x1, value.y1]
+    found: list[float] = rounded([value.x0, value.y0, value.x1, value.y1])
+    return found
 
 
 def passage(value: Passage) -> dict[str, Any]:
@@ -57,8 +70,8 @@ def hit(value: Hit, rank: int, query: str) -> dict[str, Any]:
     start, end = excerpt(value.passage.text, query)
     return {
         "rank": rank,
-        "score": value.score,
-        "scores": dict(value.scores),
+        "score": rounded(value.score),
+        "scores": rounded(value.scores),
         "ranks": dict(value.ranks),
         "duplicates": list(value.duplicates),
         "sentence": value.passage.text[start:end],
@@ -81,7 +94,7 @@ def citation(value: Citation) -> dict[str, Any]:
         "span": list(value.span) if value.span else None,
         "boxes": [box(b) for b in value.boxes],
         "sentence": list(value.sentence),
-        "support": value.support,
+        "support": rounded(value.support),
     }
 
 
@@ -95,7 +108,7 @@ def answer(value: Answer, *, trace: bool = False) -> dict[str, Any]:
         "unspoken": value.unspoken,
     }
     if trace:
-        found["trace"] = dict(value.trace)
+        found["trace"] = rounded(value.trace)
         found["hits"] = [hit(h, i, value.question) for i, h in enumerate(value.hits, start=1)]
     return found
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from foveate.pipeline.types import Floats, Hit
 
 Filter = str | Mapping[str, Any]
+FIELD = re.compile(r"[^\W\d][\w\-]*(?:\.[\w\-]+)*")
+# what LangChain's own indexing gives; here all is one commit
+PASSED_OVER = ("batch_size",)
 
 
 class FoveateVectorStore(VectorStore):
@@ -88,10 +93,29 @@ class FoveateVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **options: Any,
     ) -> list[str]:
-        """Index texts, one passage each; a text whose id is there already takes its place."""
-        given = list(texts)
-        facts = metadatas if metadatas is not None else [{} for _ in given]
-        names = [name or uuid.uuid4().hex for name in (ids or [None] * len(given))]
+        """Index texts, one passage each; a text whose id is there already takes its place.
+
+        Raises:
+            TypeError: for an unknown keyword, one text in the place of a list, or one that is none.
+            ValueError: for metadatas or ids of another number than the texts.
+        """
+        check_names("add_texts", options, ("texts", "metadatas", "ids"), also=PASSED_OVER)
+        given = listed("texts", texts)
+        for text in given:
+            if not isinstance(text, str):
+                raise TypeError(f"each of texts must be a text, got {text!r:.80}")
+        facts = [{} for _ in given] if metadatas is None else listed("metadatas", metadatas)
+        asked = listed("ids", ids) if ids else [None] * len(given)
+        for name, some in (("metadatas", facts), ("ids", asked)):
+            if len(some) != len(given):
+                raise ValueError(
+                    f"got {len(given)} texts and {len(some)} {name}: give one for each text, or "
+                    f"leave {name} out"
+                )
+        for fact in facts:
+            if not isinstance(fact, Mapping):
+                raise TypeError(f"each of metadatas must be a mapping, got {fact!r:.80}")
+        names = [name or uuid.uuid4().hex for name in asked]
         # a text given twice under one id counts as the last says
         items = {n: (t, m) for n, t, m in zip(names, given, facts, strict=True)}
         self._put([(name, text, meta) for name, (text, meta) in items.items()])
@@ -109,12 +133,13 @@ class FoveateVectorStore(VectorStore):
 
     def delete(self, ids: list[str] | None = None, **options: Any) -> bool | None:
         """Take documents out by id; all that were added here where ids is None."""
-        texts.drop(self.engine, ids)
+        check_names("delete", options, ("ids",))
+        texts.drop(self.engine, None if ids is None else listed("ids", ids))
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return documents by the ids under which they were added."""
-        return [document_of(passage) for passage in texts.find(self.engine, ids)]
+        return [document_of(passage) for passage in texts.find(self.engine, listed("ids", ids))]
 
     def similarity_search(
         self, query: str, k: int = 4, filter: Filter | None = None, **options: Any
@@ -168,10 +193,40 @@ class FoveateVectorStore(VectorStore):
         return self.engine.search(query, k=k, where=condition(filter), **chosen)
 
 
+def check_names(
+    where: str, given: Iterable[str], known: Collection[str], *, also: Collection[str] = ()
+) -> None:
+    """Refuse keywords that nothing would heed. also: passed over, and not listed.
+
+    Raises:
+        TypeError: naming the first, the closest that is known, and all that are.
+    """
+    for name in given:
+        if name not in known and name not in also:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{where} takes no {name!r}{hint} (known: {', '.join(known)})")
+
+
+def listed(name: str, given: Iterable[Any]) -> list[Any]:
+    """Return a list; one text is none, though it can be walked through. Raises TypeError."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a list, got {given!r:.80}: put it in one")
+    return list(given)
+
+
 def condition(given: Filter | None) -> str | None:
-    """Return a filter in the filter language. Raises QueryError for a value it cannot hold."""
+    """Return a filter in the filter language. Raises QueryError for what it cannot hold."""
     if given is None or isinstance(given, str):
         return given
+    if not isinstance(given, Mapping):
+        raise QueryError(
+            "filter must be {field: value}, or a text in the filter language such as "
+            f"'meta.year >= 2020', got {given!r:.80}"
+        )
+    for name in given:
+        if not isinstance(name, str) or not FIELD.fullmatch(name):
+            raise QueryError(f"a filter's field must be a name such as 'year', got {name!r:.80}")
     return " and ".join(f"meta.{name} = {literal(value)}" for name, value in given.items()) or None
 
 
@@ -180,10 +235,9 @@ def literal(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, str) and "'" not in value:
-        return f"'{value}'"
-    if isinstance(value, str) and '"' not in value:
-        return f'"{value}"'
+    if isinstance(value, str):
+        escaped = re.sub(r"(['\\])", r"\\\1", value)
+        return f"'{escaped}'"
     raise QueryError(f"a filter cannot hold the value {value!r}: write it in the filter language")
 
 

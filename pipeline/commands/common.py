@@ -46,7 +46,6 @@ PresetOption = Annotated[
     typer.Option("--preset", help="offline, standard, gpu or a TOML file.", metavar="NAME"),
 ]
 
-N_FIELDS = 30  # metadata fields that are listed
 # what people call a file type by its ending
 ENDINGS = {
     "jpg": "jpeg",
@@ -116,19 +115,11 @@ def with_types(where: str | None, types: Sequence[str] | None) -> str | None:
 
 def tell_unknown_fields(engine: Engine, where: str | None) -> None:
     """Say which fields of a filter no source has: what is found is then for another reason."""
-    import difflib
+    from foveate.pipeline import query
 
-    from foveate.index.filters import BUILT_IN
-
-    unknown = engine.index.unknown_fields(where)
-    if not unknown:
-        return
-    held = engine.index.field_names(N_FIELDS + 1)
-    close = difflib.get_close_matches(unknown[0], [*BUILT_IN, *held], n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    there = ", ".join([*BUILT_IN, *held[:N_FIELDS]]) + (", ..." if len(held) > N_FIELDS else "")
-    names = " or ".join(map(repr, unknown))
-    complain(f"--where: no source has a field {names}{hint} (there are: {there})")
+    unknown = query.unknown_fields(engine.index, where)
+    if unknown:
+        complain(f"--where: {unknown}")
 
 
 def _quoted(name: str) -> str:

@@ -12,18 +12,24 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from foveate.pipeline.errors import FoveateError, QueryError
-from foveate.pipeline.serve.bodies import AddBody, AskBody, RemoveBody, SearchBody
+from foveate.pipeline.serve.bodies import LABEL, SPAN, AddBody, AskBody, RemoveBody, SearchBody
+from foveate.pipeline.serve.faults import wanted
 from foveate.pipeline.serve.guard import Refused
 from foveate.pipeline.serve.pictures import WIDEST_PX, etag
 from foveate.pipeline.serve.service import Service
-from foveate.pipeline.serve.stream import HEADERS, Watch, event, stages
+from foveate.pipeline.serve.stream import HEADERS, event, stages
 from foveate.pipeline.serve.work import Job
 
 T = TypeVar("T")
 
-Label = Annotated[str, Path(pattern=r"^([0-9a-f]{12}:\d{1,9}|\d{1,19})$")]
-Span = Annotated[str | None, Query(pattern=r"^\d{1,10}-\d{1,10}$")]
+Label = Annotated[str, Path(pattern=r"^([0-9a-f]{12}:\d{1,9}|\d{1,19})$"), LABEL]
+Span = Annotated[str | None, Query(pattern=r"^\d{1,10}-\d{1,10}$"), SPAN]
 Wait = Annotated[float, Query(ge=0, le=120)]
+JobId = Annotated[
+    str,
+    Path(pattern=r"^[0-9a-f]{16}$"),
+    wanted("16 digits 0-9a-f", "adding and removing return a job with an id"),
+]
 
 
 def routes(service: Service) -> APIRouter:
@@ -47,13 +53,14 @@ def reading(service: Service) -> APIRouter:
     async def ask(body: AskBody) -> Response | dict[str, Any]:
         """Answer a question with citations, in server-sent events unless stream is false.
 
+        What cannot be asked at all is refused before the events begin.
+
         Events: `hits` (what was found), `draft` (what the reader writes, not yet checked),
         `answer` (the answer with its citations and trace), `error`; `wait` only keeps the line.
         """
         if not body.stream:
-            return await service.asking.run(
-                lambda: service.answer(service.ask(body), trace=body.trace)
-            )
+            return await service.asking.run(lambda: service.answer(body))
+        await service.showing.run(lambda: service.check_question(body))
         return StreamingResponse(told(service, body), 200, HEADERS, "text/event-stream")
 
     @router.get("/passages/{label}")
@@ -109,7 +116,7 @@ def reading(service: Service) -> APIRouter:
         return {"jobs": [job.as_dict() for job in service.clerk.all()]}
 
     @router.get("/jobs/{job_id}")
-    async def job(job_id: Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]) -> dict[str, Any]:
+    async def job(job_id: JobId) -> dict[str, Any]:
         """Say how far a change of the index is."""
         known = service.clerk.find(job_id)
         if known is None:
@@ -169,12 +176,7 @@ def found(work: Callable[[], T]) -> T:
 
 async def told(service: Service, body: AskBody) -> AsyncIterator[bytes]:
     """Yield the events of an answer."""
-
-    def work(watch: Watch) -> dict[str, Any]:
-        answer = service.ask(body, watch)
-        return service.answer(answer, trace=body.trace)
-
-    async for name, data in stages(service.asking, work):
+    async for name, data in stages(service.asking, lambda watch: service.answer(body, watch)):
         if name == "hits":
             data = [service.hit(h, i, body.text) for i, h in enumerate(data, start=1)]
         yield event("answer" if name == "result" else name, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ except ImportError as error:
     raise MissingExtra("foveate serve", str(error), "pip install 'foveate[serve]'") from error
 
 from foveate.pipeline.serve import api, openai, service, work
-from foveate.pipeline.serve.bodies import SessionBody, first_fault
+from foveate.pipeline.serve.bodies import SessionBody
+from foveate.pipeline.serve.faults import first_fault, is_other_than_json
 from foveate.pipeline.serve.guard import COOKIE, Guard, Refused
 from foveate.pipeline.serve.metrics import Counted, Metrics
 from foveate.pipeline.serve.tools import tools
@@ -191,11 +192,13 @@ def gauges(served: service.Service) -> dict[str, Any]:
     }
 
 
-def problem(status: int, sentence: str, kind: str) -> JSONResponse:
+def problem(
+    status: int, sentence: str, kind: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     """Return an error in the one shape that all have; OpenAI's clients read it too."""
     told = {"message": sentence, "type": kind, "code": None, "param": None}
-    headers = {"Retry-After": "2"} if status == 503 else None
-    return JSONResponse({"error": told}, status, headers)
+    more = {"Retry-After": "2"} if status == 503 else {}
+    return JSONResponse({"error": told}, status, {**more, **(headers or {})})
 
 
 async def failed(_: Request, error: Exception) -> Response:
@@ -211,13 +214,21 @@ async def refused(_: Request, error: Exception) -> Response:
     return problem(error.status, str(error), "refused")
 
 
-async def invalid(_: Request, error: Exception) -> Response:
+async def invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = error.errors()
-    status = 400 if errors and errors[0].get("type") == "json_invalid" else 422
-    return problem(status, first_fault(errors), "invalid")
+    faults = error.errors()
+    first = faults[0] if faults else {}
+    broken = first.get("type") == "json_invalid"
+    status = 400 if broken else 415 if is_other_than_json(first) else 422
+    return problem(status, first_fault(faults, request.headers.get("content-type")), "invalid")
 
 
-async def missed(_: Request, error: Exception) -> Response:
+async def missed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, str(error.detail), "http")
+    path, sentence = request.url.path[:100], str(error.detail)
+    if error.status_code == 404:
+        sentence = f"there is nothing at {path!r}: /openapi.json lists what there is"
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        sentence = f"{path!r} does not take {request.method}: use {allowed}"
+    return problem(error.status_code, sentence, "http", error.headers)

@@ -22,7 +22,7 @@ from foveate.pipeline.serve.bodies import (
 )
 from foveate.pipeline.serve.pictures import decode
 from foveate.pipeline.serve.service import Service
-from foveate.pipeline.serve.stream import HEADERS, Watch, event, stages
+from foveate.pipeline.serve.stream import HEADERS, event, stages
 
 if TYPE_CHECKING:
     from foveate.pipeline.types import Floats
@@ -74,11 +74,12 @@ def routes(service: Service) -> APIRouter:
         """
         asked = question(body)
         base = str(request.base_url).rstrip("/")
-        ask = AskBody(text=asked, extractive=CHAT[body.model], stream=body.stream)
+        ask = AskBody(text=asked, extractive=CHAT[body.model], stream=body.stream, trace=False)
         if body.stream:
+            await service.showing.run(lambda: service.check_question(ask))
             parts = chunks(service, body, ask, base)
             return StreamingResponse(parts, 200, HEADERS, "text/event-stream")
-        answer = await service.asking.run(lambda: service.answer(service.ask(ask), trace=False))
+        answer = await service.asking.run(lambda: service.answer(ask))
         return completion(service, body, answer, base)
 
     return router
@@ -232,11 +233,8 @@ async def chunks(service: Service, body: ChatBody, ask: AskBody, base: str) -> A
         choices = [{"index": 0, "delta": delta, "finish_reason": end}]
         return data_of({**shared, "choices": choices, **more})
 
-    def work(watch: Watch) -> dict[str, Any]:
-        return service.answer(service.ask(ask, watch), trace=False)
-
     yield chunk({"role": "assistant", "content": ""})
-    async for name, found in stages(service.asking, work):
+    async for name, found in stages(service.asking, lambda watch: service.answer(ask, watch)):
         if name == "wait":
             yield b": working\n\n"
         elif name == "error":

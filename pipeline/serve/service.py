@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foveate.pipeline import query as queries
 from foveate.pipeline import records, terminal
 from foveate.pipeline.errors import FoveateError, QueryError
 from foveate.pipeline.serve.options import ServeOptions
@@ -65,6 +66,7 @@ class Service:
         return {
             "query": body.text,
             "hits": [self.hit(h, i, body.text) for i, h in enumerate(hits, start=1)],
+            "notes": self.notes(body.where),
         }
 
     def find(self, body: SearchBody) -> list[Hit]:
@@ -82,6 +84,11 @@ class Service:
             collapse=body.collapse,
             rerank=body.rerank,
         )
+
+    def notes(self, where: str | None) -> list[str]:
+        """Return what a person should know of a filter that can be read."""
+        unknown = queries.unknown_fields(self.engine.index, where)
+        return [f"where: {unknown}"] if unknown else []
 
     def bounded(self, k: int) -> int:
         """Refuse more hits than one request may have. Raises QueryError."""
@@ -104,10 +111,24 @@ class Service:
             "picture": self.picture_url(value.passage),
         }
 
-    def ask(self, body: AskBody, watch: Callable[[str, Any], None] | None = None) -> Answer:
-        """Answer a question; watch gets each stage's result when it is there."""
+    def check_question(self, body: AskBody) -> None:
+        """Refuse what cannot be asked, before there is anything to send.
+
+        Raises:
+            QueryError: for an empty question, too many hits or a filter that cannot be read.
+            UnknownComponent, ConfigError: for a reranker that is not there or cannot be made.
+        """
         if body.k is not None:
             self.bounded(body.k)
+        if not body.text.strip():
+            raise QueryError("text is empty: ask a question")
+        queries.parse(body.text, where=body.where)
+        self.notes(body.where)
+        self.engine.refinery.chain(body.rerank, "ask")
+
+    def ask(self, body: AskBody, watch: Callable[[str, Any], None] | None = None) -> Answer:
+        """Answer a question; watch gets each stage's result when it is there."""
+        self.check_question(body)
         return self.engine.ask(
             body.text,
             k=body.k,
@@ -117,17 +138,21 @@ class Service:
             watch=watch,
         )
 
-    def answer(self, value: Answer, *, trace: bool = True) -> dict[str, Any]:
-        """Return an answer as JSON types, each citation with the place that opens it."""
+    def answer(
+        self, body: AskBody, watch: Callable[[str, Any], None] | None = None
+    ) -> dict[str, Any]:
+        """Ask, and return the answer as JSON types, each citation with the place that opens it."""
+        value = self.ask(body, watch)
         found = records.answer(value, trace=False)
+        found["notes"] = self.notes(body.where)
         for record, citation in zip(found["citations"], value.citations, strict=True):
             passage = citation.passage
             record["name"] = passage.source.name
             record["modality"] = passage.modality
             record["picture"] = self.picture_url(passage)
             record["open"] = place_url(passage.label, citation.span)
-        if trace:
-            found["trace"] = dict(value.trace)
+        if body.trace:
+            found["trace"] = records.rounded(value.trace)
             found["hits"] = [self.hit(h, i, value.question) for i, h in enumerate(value.hits, 1)]
         return found
 
@@ -258,10 +283,14 @@ class Service:
             try:
                 return self._add([str(path)], job)
             finally:
-                if not any(f.n_passages for f in self.engine.files() if f.path == str(path)):
+                job.label = self.engine.index.first_label(str(path))
+                if job.label is None:
+                    job.path = None
                     shutil.rmtree(path.parent, ignore_errors=True)
+                else:
+                    job.open = place_url(job.label, None)
 
-        return self.clerk.submit("add", path.name, work)
+        return self.clerk.submit("add", path.name, work, str(path))
 
     def add(self, paths: Sequence[str], *, prune: bool = False, refresh: bool = False) -> Job:
         """Index files and folders below the roots.
@@ -283,6 +312,7 @@ class Service:
         progress = self.clerk.progress(job)
         report = self.engine.add(*paths, progress=progress, timeout_s=WRITER_WAIT_S, **options)
         found = report.as_dict()
+        found["seconds"] = round(report.seconds, 3)
         found["problems"] = records.files(report.problems)
         return found
 
@@ -343,9 +373,9 @@ def plain_name(name: str) -> str:
     name = unicodedata.normalize("NFC", name).strip()
     hides = any(unicodedata.category(c) in ("Cc", "Cs", "Cf") for c in name)
     if not name or name.startswith((".", "~")) or hides or set(name) & set('/\\:*?"<>|'):
-        raise QueryError(f"not a plain file name: {name[:200]!r}")
+        raise QueryError(f"name must be a plain file name such as report.pdf, got {name[:200]!r}")
     if len(name.encode()) > LONGEST_NAME:
-        raise QueryError(f"the file name has more than {LONGEST_NAME} bytes: {name[:60]!r}...")
+        raise QueryError(f"name must have at most {LONGEST_NAME} bytes, got {name[:60]!r}...")
     return name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Image
@@ -12,7 +12,8 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
 from foveate.pipeline.errors import FoveateError
-from foveate.pipeline.serve.bodies import AskBody, SearchBody, first_fault
+from foveate.pipeline.serve.bodies import LABEL, SPAN, AskBody, Kinds, SearchBody
+from foveate.pipeline.serve.faults import first_fault
 
 if TYPE_CHECKING:
     from foveate.pipeline.serve.service import Service
@@ -24,6 +25,7 @@ Where = Annotated[
 Label = Annotated[
     str,
     Field(pattern=r"^[0-9a-f]{12}:\d{1,9}$", description="A hit's label, as in 3f2a90c1d4e5:7"),
+    LABEL,
 ]
 INSTRUCTIONS = (
     "Search the user's own documents and pictures, answer questions from them with citations, and "
@@ -59,7 +61,7 @@ def tools(service: Service) -> Tools:
         query: Query,
         k: Annotated[int, Field(ge=1, le=50, description="Hits at most.")] = 8,
         where: Where = "",
-        modality: list[Literal["text", "table", "image", "page"]] | None = None,
+        modality: Kinds | None = None,
     ) -> dict[str, Any]:
         """Find passages and pictures by words; each hit has a label for `show`."""
         body = SearchBody(text=query, k=k, where=where or None, modality=modality)
@@ -67,25 +69,28 @@ def tools(service: Service) -> Tools:
             found = await service.searching.run(lambda: service.search(body))
         except FoveateError as error:
             raise ToolError(str(error)) from error
-        return {"query": query, "hits": [brief(hit) for hit in found["hits"]]}
+        return {**found, "hits": [brief(hit) for hit in found["hits"]]}
 
     @server.tool(annotations=reads)
     async def ask(question: Query, where: Where = "") -> dict[str, Any]:
         """Answer a question from the documents; every sentence cites the place it comes from."""
-        body = AskBody(text=question, where=where or None)
+        body = AskBody(text=question, where=where or None, trace=False)
         try:
-            found = await service.asking.run(lambda: service.answer(service.ask(body), trace=False))
+            found = await service.asking.run(lambda: service.answer(body))
         except FoveateError as error:
             raise ToolError(str(error)) from error
         keys = ("marker", "quote", "label", "title", "path", "page", "span")
         cited = [{k: c[k] for k in keys} for c in found["citations"]]
-        return {"answer": found["answer"], "answered": found["answered"], "citations": cited}
+        told = {k: found[k] for k in ("answer", "answered", "notes")}
+        return {**told, "citations": cited}
 
     @server.tool(annotations=reads, structured_output=False)
     async def show(
         label: Label,
         span: Annotated[
-            str, Field(pattern=r"^(\d{1,10}-\d{1,10})?$", description="Characters, as in 120-180.")
+            str,
+            Field(pattern=r"^(\d{1,10}-\d{1,10})?$", description="Characters, as in 120-180."),
+            SPAN,
         ] = "",
         picture: Annotated[bool, Field(description="With its picture or page.")] = True,
     ) -> list[Any]:

@@ -100,7 +100,11 @@ State = Literal["waiting", "running", "done", "failed"]
 
 @dataclass(slots=True)
 class Job:
-    """One change of the index. stage, n_done, n_all: how far it is; report: what it did."""
+    """One change of the index. stage, n_done, n_all: how far it is; report: what it did.
+
+    path: where an uploaded file is kept. label, open: its first passage, when it is indexed, and
+    the address that opens it on the page.
+    """
 
     kind: str
     what: str
@@ -111,14 +115,18 @@ class Job:
     n_all: int | None = None
     report: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    path: str | None = None
+    label: str | None = None
+    open: str | None = None
     started: float = field(default_factory=time.time)
     ended: float | None = None
     finished: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         names = ("id", "kind", "what", "state", "stage", "n_done", "n_all", "report", "error")
-        times = {"started": self.started, "ended": self.ended}
-        return {**{name: getattr(self, name) for name in names}, **times}
+        found = {name: getattr(self, name) for name in (*names, "path", "label", "open")}
+        ended = None if self.ended is None else round(self.ended, 3)
+        return {**found, "started": round(self.started, 3), "ended": ended}
 
 
 class Clerk:
@@ -130,13 +138,15 @@ class Clerk:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
 
-    def submit(self, kind: str, what: str, work: Callable[[Job], dict[str, Any]]) -> Job:
-        """Put a change in line.
+    def submit(
+        self, kind: str, what: str, work: Callable[[Job], dict[str, Any]], path: str | None = None
+    ) -> Job:
+        """Put a change in line. path: of the uploaded file that it is about.
 
         Raises:
             Busy: if too many wait. Stopping: if the server is being shut down.
         """
-        job = Job(kind, what)
+        job = Job(kind, what, path=path)
         with self._lock:
             if self._stopping.is_set():
                 raise Stopping("the server is being shut down")

@@ -11,6 +11,9 @@ import httpx
 import pytest
 from PIL import Image
 
+from foveate.pipeline.errors import ModelError
+from foveate.pipeline.testing import HashedWords
+
 
 def data_url(path):
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
@@ -131,9 +134,69 @@ def test_a_written_answer_shows_its_draft_and_ends_checked(start):
     assert answer["citations"][0]["quote"] == "Lemons keep four weeks in the refrigerator."
 
 
-def test_an_error_in_a_stream_is_an_event(client):
-    answer = client.post("/api/ask", json={"text": "lemons?", "where": "year >= "})
-    assert [name for name, _ in events_of(answer)] == ["error"]
+class Broken(HashedWords):
+    """An encoder that fails at what is asked."""
+
+    def encode_queries(self, queries):
+        raise ModelError("the weights are gone")
+
+
+def test_an_error_in_a_stream_is_an_event(start):
+    listener = start()
+    listener.server.service.engine.encoders["text"] = Broken()
+    answer = httpx.post(f"{listener.url}/api/ask", json={"text": "lemons?"}, timeout=30)
+    told = {"message": "the weights are gone", "type": "ModelError"}
+    assert (answer.status_code, events_of(answer)) == (200, [("error", told)])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"text": ""}, "text is empty: ask a question"),
+        ({"text": " \n "}, "text is empty: ask a question"),
+        ({"text": "\0"}, "the query is empty"),
+        ({"text": "lemons?", "k": 100_000}, "k is at most 200 here, got 100000"),
+        ({"text": "lemons?", "where": "year >= "}, "cannot read the filter"),
+        ({"text": "lemons?", "rerank": "no-such"}, "unknown reranker 'no-such'"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_the_events(client, body, sentence, stream):
+    answer = client.post("/api/ask", json={**body, "stream": stream})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(sentence)
+
+
+def test_numbers_have_the_digits_that_mean_something(client, shared):
+    question = "How long do lemons keep in the refrigerator?"
+    found = client.post("/api/search", json={"text": question}).json()
+    hits = shared.server.service.engine.search(question)
+    assert [hit["score"] for hit in found["hits"]] == [round(h.score, 6) for h in hits]
+    assert any(round(h.score, 6) != h.score for h in hits)
+    answer = client.post("/api/ask", json={"text": question, "stream": False}).json()
+    sent = [*found["hits"], answer["trace"], *answer["citations"], *answer["hits"]]
+    assert [x for x in numbers(sent) if x != round(x, 6) and x < 1e9] == []
+
+
+def numbers(value):
+    if isinstance(value, float):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from numbers(one)
+
+
+def test_a_field_that_no_source_has_is_told(client):
+    body = {"text": "lemons", "where": "meta.yaer >= 2020"}
+    found = client.post("/api/search", json=body).json()
+    assert found["hits"] == []
+    (note,) = found["notes"]
+    assert note.startswith("where: no source has a field 'yaer'; did you mean 'year'? (there are: ")
+    answer = client.post("/api/ask", json={**body, "stream": False}).json()
+    assert answer["notes"] == [note]
+    assert events_of(client.post("/api/ask", json=body))[-1][1]["notes"] == [note]
+    held = {"text": "hail", "where": "meta.year >= 2020"}
+    assert client.post("/api/search", json=held).json()["notes"] == []
 
 
 def test_show_gives_the_surroundings_and_the_focus(client, shared):
@@ -217,6 +280,9 @@ def test_a_file_is_uploaded_found_removed_and_gone(start):
         (label,) = labels(client, "heron quay")
         uploads = listener.server.service.uploads
         (kept,) = uploads.glob("*/quay.txt")
+        assert sent.json()["job"]["path"] == job["path"] == str(kept)
+        assert (job["label"], job["open"]) == (label, f"/#open={label}")
+        assert client.get(f"/api/passages/{job['label']}").json()["path"] == job["path"]
         assert kept.stat().st_mode & 0o077 == 0
         gone = client.post(
             "/api/remove", params={"wait_s": 20}, json={"targets": [label], "erase": True}
@@ -235,9 +301,27 @@ def test_a_file_that_holds_nothing_is_not_kept(start):
         )
         assert sent.json()["job"]["state"] == "done"
         assert sent.json()["job"]["report"]["n_empty"] == 1
+        assert [sent.json()["job"][name] for name in ("path", "label", "open")] == [None] * 3
         assert not list(listener.server.service.uploads.glob("*/*"))
         empty = client.post("/api/files", params={"name": "none.txt"}, content=b"")
         assert empty.status_code == 400
+
+
+def test_an_upload_of_many_records_or_of_what_is_there_opens_at_its_first_passage(start):
+    with httpx.Client(base_url=start(files=False).url, timeout=30) as client:
+        rows = b"place,note\nRidge,Deep snow lay\nValley,Hail broke glass\n"
+        jobs = [
+            client.post("/api/files", params={"name": name, "wait_s": 20}, content=rows).json()
+            for name in ("one.csv", "two.csv")
+        ]
+        first, twin = (answer["job"] for answer in jobs)
+        place = client.get(f"/api/passages/{first['label']}").json()
+        assert (place["row"], place["path"]) == (1, f"{first['path']}#row=1")
+        assert twin["label"] == first["label"]
+        assert twin["path"] != first["path"]
+        gone = client.post("/api/remove", params={"wait_s": 20}, json={"targets": twin["path"]})
+        assert gone.json()["job"]["report"] == {"removed": 1}
+        assert client.get(f"/api/passages/{first['label']}").status_code == 200
 
 
 def test_removing_what_is_not_there_fails_with_a_reason(start):

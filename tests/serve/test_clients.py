@@ -158,13 +158,14 @@ async def use(client):
     label = found.structured_content["hits"][0]["label"]
     asked = await client.call_tool("ask", {"question": QUESTION})
     shown = await client.call_tool("show", {"label": label})
-    red = await client.call_tool("search", {"query": "red", "modality": ["image"]})
+    red = await client.call_tool("search", {"query": "red", "modality": "image"})
     picture = await client.call_tool("show", {"label": red.structured_content["hits"][0]["label"]})
     wrong = [
         await client.call_tool("search", {"query": "x", "where": "year >="}),
         await client.call_tool("show", {"label": "000000000000:0"}),
         await client.call_tool("show", {"label": "../../etc/passwd"}),
         await client.call_tool("search", {"query": "x", "k": 10_000}),
+        await client.call_tool("search", {}),
     ]
     return listed, found, asked, shown, picture, wrong
 
@@ -185,7 +186,12 @@ def check_tools(results):
     assert all(result.is_error for result in wrong)
     told = [result.content[0].text for result in wrong]
     assert all("\n" not in line and "pydantic" not in line for line in told)
-    assert told[-1] == "search: k: Input should be less than or equal to 50"
+    assert told[-3:] == [
+        "show: label must be 12 digits 0-9a-f, a colon and a number, such as '3f2a90c1d4e5:7', got "
+        "'../../etc/passwd': take the label of a hit or a citation",
+        "search: k must be at most 50, got 10000",
+        "search: query is missing: give it",
+    ]
 
 
 def test_tools_over_http(shared):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import time
 from importlib import resources
@@ -105,10 +107,10 @@ def test_a_picture_finds_others_by_choice_and_by_paste(shared, visit, corpus):
     page.set_input_files("#picker", str(corpus / "blue.png"))
     page.wait_for_selector(".tile")
     assert "blue.png" in page.inner_text(".tile >> nth=0")
-    assert page.evaluate("document.querySelector('.tile img').complete")
+    until(page, "document.querySelector('.tile img').complete")
     page.click(".tile >> nth=0")
     page.wait_for_selector("#viewer[open] .sheet img")
-    assert page.evaluate("document.querySelector('.sheet img').naturalWidth") == 320
+    until(page, "document.querySelector('.sheet img').naturalWidth === 320")
     page.click("#viewer .close")
     page.click("#chip-drop")
     paste = """async (data) => {
@@ -158,7 +160,23 @@ def test_a_question_is_answered_and_its_citation_opens(shared, visit):
     assert "four weeks in the refrigerator" in page.inner_text("#said")
     page.click("#trace summary")
     assert page.locator("#trace tbody tr").count() >= 3
-    assert "Is the answer in there?" in page.inner_text("#trace")
+    stages = page.evaluate(
+        "[...document.querySelectorAll('#trace .stage h3')].map((e) => e.firstChild.data)"
+    )
+    assert stages == ["Search", "Evidence", "Is the answer in there?", "Quote",
+                      "Look for what speaks against it", "Result"]  # fmt: skip
+    flows = page.locator("#trace .flow").all_inner_texts()
+    assert flows[0].startswith("the question → ")
+    assert flows[0].endswith(" hits")
+    assert flows[3] == "1 chosen sentence → 1 citation"
+    timed = page.locator("#trace .stage h3 small").all_inner_texts()
+    assert len(timed) == 4
+    assert all(re.fullmatch(r"[\d.]+ m?s", one) for one in timed)
+    assert "Lemons keep four weeks" in page.inner_text("#trace .stage >> nth=1")
+    whole = page.locator("#trace > .raw pre")
+    assert not whole.is_visible()
+    page.click("#trace > .raw summary")
+    assert json.loads(whole.inner_text())["mode"] == "extractive"
     page.click("#said .cite >> nth=0")
     page.wait_for_selector("#viewer[open] .focus")
     assert page.inner_text("#viewer .focus") == "Lemons keep four weeks in the refrigerator."
@@ -187,6 +205,80 @@ def test_a_pdf_page_is_shown_with_the_place_lit(start, visit, tmp_path):
     top = float(page.get_attribute("#viewer .frame", "y"))
     assert 0.1 < top < 0.6
     assert "page 1 of 2" in page.inner_text("#viewer .where")
+
+
+class Reader:
+    """A generator that writes two sentences, of which the documents hold one."""
+
+    name = "stub"
+    window_tokens = 2048
+
+    def count_tokens(self, text):
+        return len(text.split())
+
+    def generate(self, messages, **options):
+        yield "Lemons keep four weeks in the refrigerator. Ten million people ate them in Rome."
+
+
+def test_the_stages_of_a_written_answer_say_what_was_dropped_and_why(start, visit):
+    listener = start()
+    listener.server.service.engine._generator = Reader()
+    page = visit(listener.url, f"/#view=ask&how=write&q={QUESTION.replace(' ', '+')}")
+    page.wait_for_selector("#said .cite")
+    page.click("#trace > summary")
+    titles = page.evaluate(
+        "[...document.querySelectorAll('#trace .stage h3')].map((e) => e.firstChild.data)"
+    )
+    assert titles[3:6] == ["Shown to the reader", "Write", "Check against the sources"]
+    written, checked = (page.inner_text(f"#trace .stage >> nth={n}") for n in (4, 5))
+    assert "by stub" in written
+    assert "Ten million people ate them in Rome." in written
+    assert "2 sentences → 1 citation, 1 sentence dropped" in checked
+    assert "Dropped: “Ten million people ate them in Rome.”" in checked
+
+
+def test_markdown_is_styled_and_stays_verbatim(start, visit, tmp_path):
+    text = (
+        "# Herons of the river and of the sea, told anew\nA 🦢 is **no heron** and *never* was. "
+        "See `ardea` <b>here</b>.\n\n```\n# no heading\n```\n\n"
+        "Snake_case_names stay, 2 * 3 * 4 too.\n"
+    )
+    (tmp_path / "herons.md").write_text(text, encoding="utf-8")
+    (tmp_path / "plain.txt").write_text("# A bittern is **no heron** either.\n")
+    listener = start(files=False)
+    listener.server.service.engine.add(tmp_path / "herons.md", tmp_path / "plain.txt")
+    page = visit(listener.url, "/#q=swan+is+no+heron+river")
+    page.click(".hit:has-text('herons.md')")
+    page.wait_for_selector("#viewer[open] .quote")
+    shown = page.evaluate("document.querySelector('#viewer .passage').textContent")
+    engine = listener.server.service.engine
+    (source,) = (one for one in engine.index.sources() if one.type == "markdown")
+    assert shown.strip() == engine.text(source.id).strip()
+    styled = {}
+    for name in ("head", "strong", "em", "code"):
+        parts = page.evaluate(
+            f"[...document.querySelectorAll('#viewer .md-{name}')].map((e) => e.textContent)"
+        )
+        styled[name] = "".join(parts)  # the matched words are parts of their own
+    assert styled == {
+        "head": "# Herons of the river and of the sea, told anew",
+        "strong": "**no heron**",
+        "em": "*never*",
+        "code": "`ardea`" + "```# no heading```",
+    }
+    assert page.locator("#viewer .passage b").count() == 0
+    page.click("#viewer .close")
+    page.click(".hit:has-text('plain.txt')")
+    page.wait_for_selector("#viewer[open] .quote")
+    until(page, "document.querySelector('#viewer .quote').textContent.includes('bittern')")
+    assert page.locator("#viewer [class^=md-]").count() == 0
+
+
+def test_a_field_that_no_source_has_is_told(shared, visit):
+    page = visit(shared.url, "/#q=snow&where=meta.yaer+%3E+2")
+    page.wait_for_selector("main .notes")
+    assert "no source has a field 'yaer'; did you mean 'year'?" in page.inner_text("main .notes")
+    assert "Nothing found" in page.inner_text("main")
 
 
 @pytest.mark.models

@@ -82,7 +82,7 @@ async function search(at, signal) {
   const found = await post("/api/search", body, signal);
   known.clear();
   for (const hit of found.hits) known.set(hit.label, hit);
-  main.replaceChildren(...results(found.hits, open, { seconds: (performance.now() - began) / 1000, query: at.get("q") }));
+  main.replaceChildren(...results(found, open, { seconds: (performance.now() - began) / 1000, query: at.get("q") }));
   say(found.hits.length ? number(found.hits.length, "hit") : "Nothing found");
 }
 

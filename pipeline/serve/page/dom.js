@@ -26,19 +26,18 @@ export function slice(text, start, end) {
   return Array.from(text).slice(start, end).join("");
 }
 
-// the part [start, end) of a text with the spans in `lit` marked
-export function marked(text, start, end, lit) {
+// the part [start, end) of a text with the spans in `lit` marked; styles: [start, end, class]
+export function marked(text, start, end, lit, styles = []) {
   const points = Array.from(text);
-  const parts = [];
-  let at = start;
-  for (const [a, b] of lit) {
-    if (b <= at || a >= end) continue;
-    parts.push(points.slice(at, Math.max(at, a)).join(""));
-    parts.push(h("mark", {}, points.slice(Math.max(at, a), Math.min(b, end)).join("")));
-    at = Math.min(b, end);
-  }
-  parts.push(points.slice(at, end).join(""));
-  return parts;
+  const edges = [...lit, ...styles].flatMap(([a, b]) => [a, b]).filter((x) => x > start && x < end);
+  const cuts = [...new Set([start, ...edges, end])].sort((a, b) => a - b);
+  const holds = ([a, b], x) => a <= x && x < b;
+  return cuts.slice(0, -1).map((from, i) => {
+    const piece = points.slice(from, cuts[i + 1]).join("");
+    const classes = styles.filter((s) => holds(s, from)).map((s) => s[2]).join(" ");
+    if (lit.some((s) => holds(s, from))) return h("mark", { class: classes }, piece);
+    return classes ? h("span", { class: classes }, piece) : piece;
+  });
 }
 
 export const withWidth = (url, width) => `${url}${url.includes("?") ? "&" : "?"}width=${width}`;
@@ -66,6 +65,11 @@ export function toast(sentence) {
 
 export function problem(error) {
   return h("div", { class: "notice bad", role: "alert" }, error.message || String(error));
+}
+
+// what a person should know of a search that went through, as of a filter's unknown field
+export function notes(sentences) {
+  return sentences?.length ? h("div", { class: "notice notes", role: "note" }, sentences.map((s) => h("p", {}, s))) : null;
 }
 
 export const fileOf = (path) => path.split("#row=")[0];

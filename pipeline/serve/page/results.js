@@ -1,10 +1,15 @@
 // Hits: passages as a list, pictures and pages as a grid.
 
-import { folder, h, marked, number, withWidth } from "./dom.js";
+import { folder, h, marked, notes, number, withWidth } from "./dom.js";
 
 const isPicture = (hit) => hit.modality === "image" || hit.modality === "page";
 
-export function results(hits, open, { seconds, query }) {
+export function results(found, open, { seconds, query }) {
+  const { hits } = found;
+  return [notes(found.notes), ...listed(hits, open, seconds, query)].filter(Boolean);
+}
+
+function listed(hits, open, seconds, query) {
   const pictures = hits.filter(isPicture);
   const texts = hits.filter((hit) => !isPicture(hit));
   if (!hits.length) return empty(query);

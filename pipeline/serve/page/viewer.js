@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { $, fileOf, h, marked, number, problem, svg, withWidth } from "./dom.js";
+import { styles } from "./markdown.js";
 
 let shown = 0;
 
@@ -92,15 +93,17 @@ function heatOver(figure, place, query) {
 // the passage in its surroundings; what answers is lit, the words that match are underlined
 function text(place) {
   const [start, end] = place.focus;
-  const quote = tidy(place.quote, place);
-  const total = Array.from(quote).length;
-  const words = h("span", { class: "quote" },
-    marked(quote, 0, start, place.lit),
-    end > start ? h("span", { class: "focus" }, marked(quote, start, end, place.lit)) : null,
-    marked(quote, end, total, place.lit));
+  const [before, quote, after] = [place.before, place.quote, place.after].map((part) => tidy(part, place));
+  const [ahead, total] = [before, quote].map((part) => Array.from(part).length);
+  const all = place.type === "markdown" ? styles(place.before + place.quote + place.after) : [];
+  const from = (n) => all.map(([a, b, name]) => [a - n, b - n, name]);
+  const within = (a, b) => marked(quote, a, b, place.lit, from(ahead));
+  const words = h("span", { class: "quote" }, within(0, start),
+    end > start ? h("span", { class: "focus" }, within(start, end)) : null, within(end, total));
   if (place.picture) return h("blockquote", { class: "caption" }, words);
   return h("div", { class: isProse(place) ? "passage" : "passage code" },
-    place.cut[0] ? "… " : null, tidy(place.before, place), words, tidy(place.after, place), place.cut[1] ? " …" : null);
+    place.cut[0] ? "… " : null, marked(before, 0, ahead, [], all), words,
+    marked(after, 0, Array.from(after).length, [], from(ahead + total)), place.cut[1] ? " …" : null);
 }
 
 const isProse = (place) => place.modality !== "table" && !["python", "code", "csv", "jsonl", "json", "xml"].includes(place.type);
@@ -108,7 +111,8 @@ const isProse = (place) => place.modality !== "table" && !["python", "code", "cs
 // page breaks and the line ends within a paragraph, each as one character, so that spans still count
 function tidy(part, place) {
   const whole = part.replaceAll("\f", "\n");
-  return isProse(place) ? whole.replace(/(?<=[^\n]{40})\n(?=[^\s\-*#|>\d])/g, " ") : whole;
+  // a heading ends with its line
+  return isProse(place) ? whole.replace(/(?<=[^\n]{40})(?<!^#{1,6}\s[^\n]*)\n(?=[^\s\-*#|>\d])/gm, " ") : whole;
 }
 
 function facts(place) {
