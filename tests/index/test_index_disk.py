@@ -367,3 +367,23 @@ def test_nothing_is_pickled_anywhere():
             "eval(",
         ):
             assert word not in source, (path.name, word)
+
+
+def test_a_files_first_label_opens_its_first_passage(new_index, maker):
+    index = new_index()
+    with index.writer() as w:
+        maker.put(w, "/d/a.txt", "one\ntwo")
+        maker.put(w, "/d/twin.txt", "one\ntwo")
+        maker.put(w, "/d/\udcff.txt", "three")
+        maker.put(w, "/d/empty.txt", "")
+        rows = [(row, maker.document(f"row {row}", row=row)) for row in (2, 1)]
+        w.begin("/d/rows.csv", 9, 10**18, "0" * 64)
+        for _, document in rows:
+            drafts = maker.drafts(document.text)
+            w.add("/d/rows.csv", document, drafts, maker.vectors(drafts), maker.keys(drafts))
+        w.finish("/d/rows.csv", "indexed", ())
+    for path, text in (("/d/a.txt", "one"), ("/d/\udcff.txt", "three"), ("/d/rows.csv", "row 1")):
+        assert index.find(index.first_label(path)).text == text
+    assert index.first_label("/d/twin.txt") == index.first_label("/d/a.txt")
+    assert index.first_label("/d/empty.txt") is None
+    assert index.first_label("/d/nothing.txt") is None

@@ -56,6 +56,40 @@ def test_a_document_says_where_it_stands(engine: foveate.Engine) -> None:
     assert 0 <= place["score"] <= 1
 
 
+@pytest.mark.parametrize("name", ["FoveateRetriever", "FoveateCompressor"])
+def test_an_unknown_option_is_named_before_an_index_is_opened(
+    engine: foveate.Engine, tmp_path: Path, name: str
+) -> None:
+    import foveate.pipeline.langchain as adapters
+
+    kind = getattr(adapters, name)
+    known = {
+        "FoveateRetriever": "k, where, modality, mode, group, rerank",
+        "FoveateCompressor": "use, budget_tokens, options",
+    }[name]
+    close = {
+        "FoveateRetriever": ("wher", "where"),
+        "FoveateCompressor": ("budget", "budget_tokens"),
+    }
+    given, meant = close[name]
+    with pytest.raises(TypeError) as caught:
+        kind.open(tmp_path / "nothing", **{given: 1})
+    told = str(caught.value)
+    assert told.startswith(f"{name}.open takes no '{given}'; did you mean '{meant}'? (known: ")
+    assert known in told
+    assert "engine" not in told
+    with pytest.raises(TypeError, match=f"{name} takes no '{given}'; did you mean '{meant}'"):
+        kind(engine=engine, **{given: 1})
+    assert kind(engine=engine, **{meant: {"where": None, "budget_tokens": 9}[meant]})
+
+
+def test_an_unknown_option_of_a_call_is_named(engine: foveate.Engine) -> None:
+    from foveate.pipeline.langchain import FoveateRetriever
+
+    with pytest.raises(TypeError, match="'kk'"):
+        FoveateRetriever(engine=engine).invoke("wing", kk=3)
+
+
 def test_without_langchain_only_the_adapter_fails() -> None:
     script = (
         "import sys; sys.modules['langchain_core'] = None\n"

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import foveate
+from foveate.pipeline.errors import QueryError
 from foveate.pipeline.testing import HashedWords
 
 pytest.importorskip("langchain_tests", reason="langchain-tests is not installed")
@@ -133,6 +134,94 @@ def test_filters_hold_in_both_forms(store):
     assert {d.metadata["year"] for d in late} == {2002, 2003}
     both = store.similarity_search("x", k=9, filter={"kind": "odd", "year": 2003})
     assert [d.id for d in both] == ["doc 3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (5, "filter must be {field: value}, or a text in the filter language such as 'meta.year >"),
+        (["year"], "filter must be {field: value}, or a text"),
+        ({5: 1}, "a filter's field must be a name such as 'year', got 5"),
+        ({"a b": 1}, "a filter's field must be a name such as 'year', got 'a b'"),
+        ({"year": None}, "a filter cannot hold the value None"),
+        ({"year": {"$gt": 1}}, "a filter cannot hold the value {'$gt': 1}"),
+    ],
+)
+def test_what_is_no_filter_is_told_what_one_is(store, given, sentence):
+    with pytest.raises(QueryError) as caught:
+        store.similarity_search("wing", filter=given)
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("value", ["o'clock", 'the "best"', "both ' and \"", "C:\\new\\x", "end\\"])
+def test_any_text_can_be_filtered_by(store, value):
+    store.add_texts(
+        ["A marked text.", "Another text."], [{"mark": value}, {"mark": "x"}], ids=["m", "n"]
+    )
+    (found,) = store.similarity_search("text", k=9, filter={"mark": value})
+    assert found.metadata == {"mark": value}
+
+
+TWO = ["Herons nest in trees.", "Kingfishers nest in banks."]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        (
+            {"texts": TWO, "metadatas": [{}]},
+            ValueError,
+            "got 2 texts and 1 metadatas: give one for each text, or leave metadatas out",
+        ),
+        (
+            {"texts": TWO, "ids": ["a", "b", "c"]},
+            ValueError,
+            "got 2 texts and 3 ids: give one for each text, or leave ids out",
+        ),
+        ({"texts": "Herons"}, TypeError, "texts must be a list, got 'Herons': put it in one"),
+        ({"texts": TWO, "ids": "ab"}, TypeError, "ids must be a list, got 'ab': put it in one"),
+        ({"texts": ["a", 5]}, TypeError, "each of texts must be a text, got 5"),
+        (
+            {"texts": TWO, "metadatas": [{}, None]},
+            TypeError,
+            "each of metadatas must be a mapping, got None",
+        ),
+        (
+            {"texts": TWO, "metadata": [{}, {}]},
+            TypeError,
+            "add_texts takes no 'metadata'; did you mean 'metadatas'? (known: texts, metadatas, "
+            "ids)",
+        ),
+    ],
+)
+def test_what_cannot_be_added_is_told_and_nothing_is(store, arguments, error, sentence):
+    held = store.engine.index.count()
+    with pytest.raises(error) as caught:
+        store.add_texts(**arguments)
+    assert str(caught.value) == sentence
+    assert store.engine.index.count() == held
+
+
+def test_one_id_in_the_place_of_a_list_deletes_nothing(store):
+    for wrong in (lambda: store.delete("doc 1"), lambda: store.get_by_ids("doc 1")):
+        with pytest.raises(TypeError, match="ids must be a list, got 'doc 1'"):
+            wrong()
+    with pytest.raises(TypeError, match="delete takes no 'id'; did you mean 'ids'"):
+        store.delete(id=["doc 1"])
+    assert len(store.get_by_ids(["doc 1"])) == 1
+
+
+def test_langchains_own_indexing_adds_and_cleans_up(store):
+    from langchain_core.indexing import InMemoryRecordManager, index
+
+    manager = InMemoryRecordManager("birds")
+    manager.create_schema()
+    documents = [Document(page_content=text, metadata={"of": "birds"}) for text in TWO]
+    chosen = {"cleanup": "full", "source_id_key": "of", "key_encoder": "sha256"}
+    assert index(documents, manager, store, **chosen)["num_added"] == 2
+    assert index(documents[:1], manager, store, **chosen)["num_deleted"] == 1
+    found = store.similarity_search("nest", k=9, filter={"of": "birds"})
+    assert [d.page_content for d in found] == TWO[:1]
 
 
 def test_scores_fall_and_lie_within_0_and_1(store):

@@ -141,6 +141,13 @@ def test_a_wrong_field_is_named_with_what_it_takes(client, body, sentence):
             422,
             "messages[0].role is missing: give it",
         ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "\0"}], "stream": True},
+            400,
+            "the query is empty: give some words, a picture, or both",
+        ),
         ("GET", "/api/search", None, 405, "'/api/search' does not take GET: use POST"),
         (
             "GET",
